@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::file::imports::Profiling;
 use crate::file::marks::TextMarks;
 
+/// What is in [`Facts::runtime`] if the file contains the .NET runtime.
+pub const NET: &str = ".NET";
+
 /// The properties that matter for hooking.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {

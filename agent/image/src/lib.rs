@@ -38,7 +38,7 @@ pub mod symbols;
 pub mod tables;
 pub mod x86;
 
-pub use crate::facts::Facts;
+pub use crate::facts::{Facts, NET};
 pub use crate::file::elf::ElfType;
 pub use crate::file::error::{ImageError, NotExecutable};
 pub use crate::file::imports::{Profiling, Stubs};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, NET};
 use crate::file::error::ImageError;
 use crate::file::{elf, entries, imports, notes, pointers, ranges};
 use crate::frames::{landing_pads, unwind};
@@ -63,6 +63,8 @@ impl<'d> Image<'d> {
         entered.extend(&entries);
         let pointers = pointers::Pointers::read(elf, &ranges, entered, &mut marks);
         let notes = notes::Notes::read(elf);
+        // The section that .NET's compiler puts methods in, for programs and libraries that need no runtime beside them.
+        let net = elf.section(b"__managedcode").is_some();
         let mut code_pointers = pointers.to_code;
         let mut only_exported = exported.clone();
         only_exported.retain(|address| code_pointers.binary_search(address).is_err());
@@ -84,7 +86,7 @@ impl<'d> Image<'d> {
             interpreter: elf.interpreter.clone(),
             has_symtab: labels.complete,
             own_unwinder: labels.unwinder,
-            runtime: labels.runtime.or(notes.go.then_some(GO)).map(Cow::Borrowed),
+            runtime: labels.runtime.or(notes.go.then_some(GO)).or(net.then_some(NET)).map(Cow::Borrowed),
             go: notes.go,
             checker: labels.checker.map(Cow::Borrowed),
             marks,

@@ -16,7 +16,8 @@ gprofinject_tests::trials! {
         ocaml,
         ghc,
         node,
-        free_pascal;
+        free_pascal,
+        net;
 }
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -325,4 +326,50 @@ fn free_pascal() {
     made(&place, "a.pas", PASCAL, &["fpc", "-v0", "-Xs-", "-oprogram"]);
     runs_as_alone(&place, &["./program"], 3, Some(note), true);
     runs_as_alone(&place, &["./program", "unhandled"], 217, Some(note), true);
+}
+
+/// As .NET's runtime, a library copies the code of one of its functions and executes the copy, and makes an exception of a fault between the ends
+/// of another one.
+const NET: &str = r#"
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+__attribute__((naked, noinline)) long barrier(long *to, long value) {
+    __asm__("mov %rsi, (%rdi)\n mov %rsi, %rax\n add $1, %rax\n ret\n .globl barrier_end\n barrier_end:");
+}
+extern char barrier_end[];
+static sigjmp_buf env;
+
+static void handler(int signal, siginfo_t *info, void *context) {
+    (void)signal; (void)info;
+    long pc = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    siglongjmp(env, pc >= (long)barrier && pc < (long)barrier_end ? 1 : 2);
+}
+
+int coreclr_initialize(void) {
+    char *copy = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(copy, (char *)barrier, barrier_end - (char *)barrier);
+    long there = 0;
+    long result = ((long (*)(long *, long))copy)(&there, 6);
+    struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_NODEFER };
+    sigaction(SIGSEGV, &action, 0);
+    int found = sigsetjmp(env, 1);
+    if (!found) barrier(0, 1);
+    return result == 7 && there == 6 ? found : 9;
+}
+"#;
+
+fn net() {
+    let place = Place::new();
+    let program = "int coreclr_initialize(void); __attribute__((noinline)) int call(void) { return coreclr_initialize(); }\n\
+                   int main(void) { int n = 0; for (int i = 0; i < 10; i++) n += call(); return n; }\n";
+    made(&place, "net.c", NET, &["gcc", "-O1", "-shared", "-fPIC", "-o", "libnet.so"]);
+    let link = ["gcc", "-O1", "-o", "uses", "-Wl,-rpath,$ORIGIN", "-L.", "-Wl,--no-as-needed", "-lnet", "-x", "c"];
+    fs::write(place.path("empty"), "").unwrap();
+    made(&place, "uses.c", program, &link);
+    runs_as_alone(&place, &["./uses"], 10, None, true);
 }

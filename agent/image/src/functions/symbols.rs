@@ -1,5 +1,6 @@
 //! The symbols of a symbol table whose addresses are in code.
 
+use crate::facts::NET;
 use crate::file::dynamic;
 use crate::file::elf::{Elf, Section, Symbol, records, string};
 use crate::file::marks::{MARK_MAX, TextMarks, is_text_end, is_text_start};
@@ -142,6 +143,8 @@ impl<'d> Labels<'d> {
 /// prints what it finds.
 fn runtime_of(name: &[u8]) -> Option<&'static str> {
     match name {
+        // The second one is exported by programs that contain the runtime (dotnet publish with PublishSingleFile), too.
+        b"coreclr_initialize" | b"MetaDataGetDispenser" => Some(NET),
         b"caml_garbage_collection" => Some("OCaml"),
         b"StgRunIsImplementedInAssembler" | b"scheduleWaitThread" => Some("GHC"),
         _ if name.starts_with(b"SYSTEM_$$_GET_CALLER_FRAME") => Some("Free Pascal"),

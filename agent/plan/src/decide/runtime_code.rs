@@ -27,11 +27,20 @@ use crate::flow::branch::BranchKind;
 use crate::flow::facts::Flow;
 use crate::x86::template::kind::Role;
 use gprofinject_image::x86::{is_padding_instruction, is_stub};
-use gprofinject_image::{Function, Image};
+use gprofinject_image::{Function, Image, NET};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
-/// Returns why the library's code cannot be hooked, as text for the user, or `None` if it can.
+/// Returns why the file's code cannot be hooked, as text for the user, or `None` if it can.
+///
+/// .NET's runtime copies functions of its own to other addresses, and writes to their code (the garbage collector's write barriers). When an
+/// instruction faults, it compares the address with the ends of such functions, and of methods, to make an exception of it. It unwinds its
+/// frames by an unwinder that is part of it. In a program that was compiled ahead of time (Native AOT), the methods are beside the runtime.
 pub(crate) fn reader(image: &Image, role: Role) -> Option<&'static str> {
+    if image.facts.runtime.as_deref() == Some(NET) {
+        return Some(
+            ".NET's runtime copies its own code, and finds exceptions and callers by addresses in it: it is only sampled",
+        );
+    }
     let is_described = image.functions.iter().any(|f| f.frame.is_some());
     let is_image = role.is_library()
         && !image.functions.is_empty()

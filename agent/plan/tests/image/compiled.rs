@@ -339,6 +339,25 @@ fn installed_programs() {
     }
 }
 
+/// .NET's runtime is not hooked at all, wherever it is: in a library, in a program that contains it, and beside methods that were compiled ahead
+/// of time.
+#[test]
+fn the_runtime_of_net_is_known() {
+    let exported = |name| format!("int {name}(void) {{ return 1; }} int main(void) {{ return {name}(); }}");
+    let in_section = "__attribute__((section(\"__managedcode\"))) int method(void) { return 1; } int main(void) { return method(); }";
+    for (source, is_net) in [
+        (exported("coreclr_initialize"), true),
+        (exported("MetaDataGetDispenser"), true),
+        (in_section.to_owned(), true),
+        (exported("coreclr"), false),
+    ] {
+        let program = compile(&folder("net"), "gcc", &[("a.c", &source)], &["-O1", "-s", "-rdynamic"]);
+        let bytes = std::fs::read(program).unwrap();
+        let image = Image::read(&bytes).unwrap();
+        assert_eq!(image.facts.runtime.as_deref(), is_net.then_some(gprofinject_image::NET), "{source}");
+    }
+}
+
 #[test]
 fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
     let names = [

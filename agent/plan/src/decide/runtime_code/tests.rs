@@ -32,6 +32,22 @@ fn a_jump_with_data_behind_it_is_a_stub_of_a_runtime() {
 }
 
 #[test]
+fn files_with_the_runtime_of_net() {
+    let mut image = image(ElfType::Dyn, TEXT, &[0xc3], &[1]);
+    image.functions[0].frame = Some(true);
+    image.facts.exports_functions = true;
+    for (runtime, role, is) in [
+        (Some(NET), Role::Library, true),
+        (Some(NET), Role::Program, true),
+        (Some("V8"), Role::Library, false),
+        (None, Role::Library, false),
+    ] {
+        image.facts.runtime = runtime.map(Into::into);
+        assert_eq!(reader(&image, role).is_some(), is, "{runtime:?}");
+    }
+}
+
+#[test]
 fn a_library_that_only_a_runtime_can_enter() {
     let bytes = [0xc3];
     let mut image = image(ElfType::Dyn, TEXT, &bytes, &[1]);
