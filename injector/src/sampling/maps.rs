@@ -76,6 +76,16 @@ impl Maps {
         }
     }
 
+    /// Adds code that a process has mapped now where nothing was known to be mapped.
+    pub(crate) fn add_new_of(&mut self, pid: i32) {
+        for mapped in Maps::of(pid).all {
+            let after = self.all.partition_point(|known| known.end <= mapped.start);
+            if self.all.get(after).is_none_or(|known| known.start >= mapped.end) {
+                self.add(mapped);
+            }
+        }
+    }
+
     /// Returns a number that differs from an earlier one if something was added since.
     pub(crate) fn version(&self) -> u64 {
         self.version

@@ -233,10 +233,12 @@ impl Sampling {
         self.tracks.insert(pid as u32, track);
     }
 
-    /// Notes code of a process that runs, which the kernel's records do not show.
-    pub(crate) fn note_code(&mut self, pid: i32, code: Mapped) {
+    /// Notes the agent's code in a process that runs, and the thunks in its arenas, without which no exit label on a stack is one. The
+    /// kernel's records do not show them.
+    pub(crate) fn note_code(&mut self, pid: i32, agent: Mapped) {
         if let Some(track) = self.tracks.get_mut(&(pid as u32)) {
-            track.maps.add(code);
+            track.maps.add(agent);
+            track.maps.add_new_of(pid);
         }
     }
 
