@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -53,6 +53,11 @@ pub(crate) fn memory_file_name(shown: &str) -> Option<&Path> {
 pub(crate) fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(format!("/proc/{}/maps", visible_thread(pid)))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+}
+
+/// Returns the name of a process's program, as its mappings have it.
+pub(crate) fn program(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{}/exe", visible_thread(pid))).ok()
 }
 
 /// Returns the ELF file that the kernel maps into each process as `[vdso]`, as this process has it: it is the same in all.

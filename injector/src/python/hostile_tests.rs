@@ -34,6 +34,17 @@ fn names(frames: &Frames) -> Vec<(u64, Vec<&str>)> {
         .collect()
 }
 
+trait ConcatNames {
+    fn concat_names(&self) -> Vec<&str>;
+}
+
+impl ConcatNames for Vec<(u64, Vec<&str>)> {
+    /// Returns the names in all runs.
+    fn concat_names(&self) -> Vec<&str> {
+        self.iter().flat_map(|(_, names)| names.iter().copied()).collect()
+    }
+}
+
 fn frames(found: Found) -> Frames {
     match found {
         Found::Frames(frames) => frames,
@@ -90,6 +101,25 @@ fn threads() {
         assert!(matches!(found, Found::Frames(_)), "3.{minor}: {found:?}");
         python.memory.put(python.current(), 0);
         assert_eq!(read(&python, &mut reader), Found::Nothing);
+    }
+}
+
+/// A thread executes functions of a newer interpreter, which those of the older one have called.
+#[test]
+fn several_interpreters() {
+    for minor in MINORS {
+        let mut python = FakePython::new(minor, &[&INNER]);
+        let mut reader = Reader::with(python.interpreter, 1);
+        let inner = ["\u{fffd}[31m (x.py:5)", "h\u{1f600} (\u{431}.py:4)", "C.g (\u{e9}.py:3)"];
+        let outer = ["f (main.py:10)", "<module> (main.py:1)"];
+        assert_eq!(names(&frames(read(&python, &mut reader))).concat_names(), inner, "3.{minor}");
+        python.is_called_by(&[&OUTER]);
+        let found = frames(read(&python, &mut reader));
+        assert_eq!(names(&found).concat_names(), [&inner[..], &outer].concat(), "3.{minor}");
+        assert!(found.is_whole);
+        // The newer one executes nothing any more.
+        python.memory.put(python.current(), 0);
+        assert_eq!(names(&frames(read(&python, &mut reader))).concat_names(), outer, "3.{minor}");
     }
 }
 
@@ -199,8 +229,11 @@ impl Random {
 #[test]
 fn hostile_memory() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    for minor in MINORS {
-        let (python, _) = python(minor);
+    for (minor, several) in MINORS.flat_map(|minor| [(minor, false), (minor, true)]) {
+        let (mut python, _) = python(minor);
+        if several {
+            python.is_called_by(&[&OUTER]);
+        }
         let original = python.memory.bytes.borrow().clone();
         // Most of it is room.
         let used: Vec<usize> = original

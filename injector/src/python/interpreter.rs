@@ -1,5 +1,7 @@
 //! Finds the interpreter in a process.
 
+use std::path::Path;
+
 use crate::os::proc;
 use crate::python::layout::{Layout, NEWEST, OLDEST};
 use crate::python::memory::{Memory, Process};
@@ -34,31 +36,36 @@ fn version(file: &str) -> Option<u32> {
     }
 }
 
-/// Finds the interpreter of a process by the files that it has mapped. `tid` is the number of one of its threads.
+/// Finds the interpreter of a process in its program, which may have any name, and in the other files that it has mapped by their names. `tid`
+/// is the number of one of its threads.
 ///
 /// # Errors
-/// There is none that can be read; the text says why.
-pub(super) fn find(pid: i32, tid: i32) -> Result<Interpreter, String> {
+/// There is none that can be read; the text says why, if one was to be expected.
+pub(super) fn find(pid: i32, tid: i32) -> Result<Interpreter, Option<String>> {
     let memory = Process(tid);
+    let program = proc::program(pid);
     let mut seen = Vec::new();
     let mut why = None;
     for mapping in proc::mappings(pid).unwrap_or_default() {
-        let Some(named) = version(&mapping.path) else { continue };
+        let named = version(&mapping.path);
+        if named.is_none() && program.as_deref() != Some(Path::new(&mapping.path)) {
+            continue;
+        }
         if mapping.offset != 0 || seen.contains(&mapping.path) {
             continue;
         }
         let file = gmon::visible(&mapping.path).to_string();
-        match at(mapping.lo, named, &memory) {
+        match at(mapping.lo, named.unwrap_or(0), &memory) {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => {}
             Err(reason) => why = Some(format!("{file} {reason}")),
         }
-        if why.is_none() && seen.is_empty() {
+        if why.is_none() && seen.is_empty() && named.is_some() {
             why = Some(format!("{file} does not export _PyRuntime"));
         }
         seen.push(mapping.path);
     }
-    Err(why.unwrap_or_else(|| "the interpreter cannot be found".to_owned()))
+    Err(why)
 }
 
 /// Returns the interpreter in the file that is loaded at an address, if it is there.
@@ -72,8 +79,17 @@ fn at(base: u64, named: u32, memory: &impl Memory) -> Result<Option<Interpreter>
     };
     // Python 3.11 and later say which they are: 0x030b07f0 is 3.11.7.
     let told = symbols.address("Py_Version").and_then(|at| memory.word(at));
-    let minor =
-        told.map_or(named, |version| if version >> 24 == 3 { version as u32 >> 16 & 0xff } else { 0 });
+    // Earlier ones are known by the functions that were new in them.
+    let by_functions = || {
+        let new = [(10, "Py_NewRef"), (9, "PyObject_CallNoArgs"), (8, "PyCode_NewWithPosOnlyArgs")];
+        new.into_iter().find(|(_, name)| symbols.address(name).is_some()).map_or(0, |(minor, _)| minor)
+    };
+    let minor = match told {
+        Some(version) if version >> 24 == 3 => version as u32 >> 16 & 0xff,
+        Some(_) => 0,
+        None if named == 0 => by_functions(),
+        None => named,
+    };
     match Layout::of(minor, runtime, memory) {
         Some(layout) => Ok(Some(Interpreter { layout, runtime, code_type })),
         None if (OLDEST..=NEWEST).contains(&minor) => Err("is built in a way that is not known".to_owned()),

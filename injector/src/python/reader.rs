@@ -39,6 +39,8 @@ struct Thread {
     inside: i32,
     /// The address of its state and the word there by which it is known, once it was found.
     state: Option<(u64, u64)>,
+    /// The interpreter of this state.
+    interpreter: u64,
     /// How often it is not looked for.
     pause: u32,
     /// How often it was looked for in vain.
@@ -73,8 +75,8 @@ impl Reader {
     /// Finds the interpreter of a process, by one of its threads.
     ///
     /// # Errors
-    /// There is none that can be read; the text says why.
-    pub(crate) fn of(pid: i32, tid: i32) -> Result<Reader, String> {
+    /// There is none that can be read; the text says why, if one was to be expected.
+    pub(crate) fn of(pid: i32, tid: i32) -> Result<Reader, Option<String>> {
         let interpreter = interpreter::find(pid, tid)?;
         Ok(Reader::with(interpreter, proc::number_inside(pid, pid)))
     }
@@ -122,9 +124,16 @@ impl Reader {
                 let Some(id) = state.checked_add(id_at(&layout) as u64).and_then(|at| memory.word(at)) else {
                     return Found::Unknown;
                 };
-                thread.state = Some((state, id));
+                let interpreter = state.checked_add(layout.thread.interpreter as u64);
+                let Some(interpreter) = interpreter.and_then(|at| memory.word(at)) else {
+                    return Found::Unknown;
+                };
+                (thread.state, thread.interpreter) = (Some((state, id)), interpreter);
             }
-            match self.try_read(thread, memory) {
+            let is_alone = thread::is_alone(thread.interpreter, self.interpreter.runtime, &layout, memory);
+            let found =
+                if is_alone { self.try_read(thread, memory) } else { self.try_read_all(thread, memory) };
+            match found {
                 Some(Found::Unknown) | None => {}
                 Some(found) => return found,
             }
@@ -147,7 +156,10 @@ impl Reader {
         let mut bytes = vec![0; parts.iter().map(|&(_, size)| size).sum()];
         let read = memory.gather(&parts, &mut bytes);
         bytes.truncate(read);
-        let (head, mut rest) = bytes.split_at_checked(layout.thread_bytes())?;
+        let Some((head, mut rest)) = bytes.split_at_checked(layout.thread_bytes()) else {
+            thread.state = None;
+            return None;
+        };
         if word(head, id_at(&layout)) != Some(id) {
             // The thread has ended, and another one has its number.
             thread.state = None;
@@ -161,35 +173,76 @@ impl Reader {
         let frames = Batch::new(&last.frames, sizes[0], batch(&last.frames, sizes[0]));
         let on_stack = Batch::new(&last.on_stack, sizes[1], batch(&last.on_stack, sizes[1]));
         let codes = batch(&last.codes, sizes[2]);
-        let mut walk = Walk { layout, memory, frames, on_stack, found: Chain::default() };
+        let mut walk = Walk { layout, memory, frames, on_stack, most: FRAMES, found: Chain::default() };
         let (current, current_on_stack) = walk.current(head)?;
         if current == 0 {
             return Some(Found::Nothing);
         }
         walk.follow(current, current_on_stack)?;
+        let outermost = walk.found.outermost(&layout);
         let Chain { places, codes: of_frames, runs, stacks, is_whole } = walk.found;
-        let mut distinct: Vec<u64> = of_frames.iter().map(|at| at.code).collect();
-        distinct.sort_unstable();
-        distinct.dedup();
+        let distinct = distinct(&of_frames);
         let functions = self.functions_of(&distinct, (&last.codes, codes), memory)?;
-        let outermost = if layout.frame.runs == Runs::One {
-            places.last().copied().unwrap_or(0)
-        } else {
-            runs.last().map_or(0, |run| run.0)
-        };
         // A frame that has ended meanwhile may have led anywhere, but not to where all of the thread's frames end.
-        let is_same = outermost == last.outermost || {
-            let at = match layout.thread.current {
-                Current::Frame(at) => state.checked_add(at as u64),
-                Current::OnStack { frame, .. } => current_on_stack.checked_add(frame as u64),
-            };
-            memory.word(at?) == Some(current)
-        };
+        let is_same =
+            outermost == last.outermost || is_current(&layout, state, (current, current_on_stack), memory)?;
         thread.last = Last { frames: places, on_stack: stacks, codes: distinct.clone(), outermost };
         if !is_same {
             return None;
         }
         Some(match frames_of(&of_frames, &distinct, &functions, &runs, outermost, is_whole) {
+            Some(frames) => Found::Frames(frames),
+            None => Found::Nothing,
+        })
+    }
+
+    /// Reads what a thread executes in all interpreters of the process, one of which may have called another. Returns `None` if it may be
+    /// different at once.
+    fn try_read_all(&mut self, thread: &mut Thread, memory: &impl Memory) -> Option<Found> {
+        let Interpreter { layout, runtime, .. } = self.interpreter;
+        let mut states = thread::all(thread.inside, runtime, &layout, memory)?;
+        // The next time, it may be alone again.
+        let known = thread.state.take();
+        if states.is_empty() {
+            states.extend(known.map(|known| known.0));
+        }
+        let (mut chains, mut left) = (Vec::new(), FRAMES);
+        for state in states {
+            let mut head = vec![0; layout.thread_bytes()];
+            if !memory.read(state, &mut head) {
+                return None;
+            }
+            let frames = Batch::new(&[], layout.frame_bytes(), &[]);
+            let on_stack = Batch::new(&[], on_stack_bytes(&layout), &[]);
+            let mut walk = Walk { layout, memory, frames, on_stack, most: left, found: Chain::default() };
+            let (current, current_on_stack) = walk.current(&head)?;
+            if current == 0 {
+                continue;
+            }
+            walk.follow(current, current_on_stack)?;
+            if !is_current(&layout, state, (current, current_on_stack), memory)? {
+                return None;
+            }
+            left -= walk.found.places.len().min(left);
+            chains.push(walk.found);
+        }
+        // A newer interpreter was called by an older one, unless the places on the stack say otherwise.
+        if layout.frame.runs != Runs::One {
+            chains.sort_by_key(|chain| chain.runs.first().map(|run| run.0));
+        }
+        let mut all = Chain { is_whole: true, ..Chain::default() };
+        for chain in chains {
+            let before = all.codes.len() as u32;
+            all.runs.extend(chain.runs.iter().map(|&(place, end)| (place, before + end)));
+            all.codes.extend(chain.codes);
+            all.places.extend(chain.places);
+            all.is_whole &= chain.is_whole;
+        }
+        let distinct = distinct(&all.codes);
+        let functions = self.functions_of(&distinct, (&[], &[]), memory)?;
+        let outermost = all.outermost(&layout);
+        let Chain { codes, runs, is_whole, .. } = all;
+        Some(match frames_of(&codes, &distinct, &functions, &runs, outermost, is_whole) {
             Some(frames) => Found::Frames(frames),
             None => Found::Nothing,
         })
@@ -223,6 +276,28 @@ impl Reader {
         }
         Some(functions)
     }
+}
+
+/// Whether a frame is still the innermost one of a thread state, by its address and that of its `_PyCFrame`. Returns `None` if it cannot be.
+fn is_current(
+    layout: &Layout,
+    state: u64,
+    (current, on_stack): (u64, u64),
+    memory: &impl Memory,
+) -> Option<bool> {
+    let at = match layout.thread.current {
+        Current::Frame(at) => state.checked_add(at as u64),
+        Current::OnStack { frame, .. } => on_stack.checked_add(frame as u64),
+    };
+    Some(memory.word(at?) == Some(current))
+}
+
+/// Returns the addresses of the code objects, each once, sorted.
+fn distinct(codes: &[At]) -> Vec<u64> {
+    let mut distinct: Vec<u64> = codes.iter().map(|at| at.code).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
 }
 
 fn id_at(layout: &Layout) -> usize {
@@ -327,12 +402,24 @@ struct Chain {
     is_whole: bool,
 }
 
+impl Chain {
+    /// Returns an address that tells the outermost run from others that the thread has had.
+    fn outermost(&self, layout: &Layout) -> u64 {
+        match layout.frame.runs {
+            Runs::One => self.places.last().copied().unwrap_or(0),
+            Runs::UpToEntry(_) | Runs::UpToOwned(_) => self.runs.last().map_or(0, |run| run.0),
+        }
+    }
+}
+
 /// Goes from frame to frame.
 struct Walk<'w, M> {
     layout: Layout,
     memory: &'w M,
     frames: Batch<'w>,
     on_stack: Batch<'w>,
+    /// The number of frames that are read at most.
+    most: usize,
     found: Chain,
 }
 
@@ -353,7 +440,7 @@ impl<M: Memory> Walk<'_, M> {
     fn follow(&mut self, mut frame: u64, mut on_stack: u64) -> Option<()> {
         let layout = self.layout;
         let (mut bytes, mut of_stack) = (Vec::new(), Vec::new());
-        while self.found.places.len() < FRAMES {
+        while self.found.places.len() < self.most {
             self.frames.get(frame, self.memory, &mut bytes)?;
             self.found.places.push(frame);
             let code = At::of(word(&bytes, layout.frame.code)?, &bytes, &layout);

@@ -158,6 +158,7 @@ impl FakePython {
         memory.put(interpreter + layout.threads as u64, other);
         memory.put(other + layout.thread.next as u64, state);
         for (state, tid) in [(other, 1), (state, TID as u64)] {
+            memory.put(state + layout.thread.interpreter as u64, interpreter);
             match layout.thread.id {
                 Id::Native(at) => memory.put(state + at as u64, tid),
                 Id::Pthread(at) => {
@@ -171,6 +172,21 @@ impl FakePython {
         let mut python = FakePython { memory, interpreter, state, frames: Vec::new(), places: Vec::new() };
         python.execute(runs);
         python
+    }
+
+    /// Adds an older interpreter, in which the same thread executes these runs.
+    pub(super) fn is_called_by(&mut self, runs: &[&[Written]]) {
+        let (layout, memory) = (self.interpreter.layout, &self.memory);
+        let (interpreter, state) = (memory.alloc(8192), memory.alloc(512));
+        let newest = memory.word(self.interpreter.runtime + layout.interpreters as u64).expect("memory");
+        memory.put(newest + layout.next_interpreter as u64, interpreter);
+        memory.put(interpreter + layout.threads as u64, state);
+        memory.put(state + layout.thread.interpreter as u64, interpreter);
+        let (Id::Native(at) | Id::Pthread(at)) = layout.thread.id;
+        memory.put(state + at as u64, memory.word(self.state + at as u64).expect("memory"));
+        let newer = std::mem::replace(&mut self.state, state);
+        self.execute(runs);
+        self.state = newer;
     }
 
     fn execute(&mut self, runs: &[&[Written]]) {

@@ -9,6 +9,39 @@ const THREADS: usize = 4096;
 /// Where glibc and musl have the number of a thread behind its pthread_t.
 const NUMBERS: [u64; 2] = [720, 48];
 
+/// Whether a process has no other interpreter than this one.
+pub(super) fn is_alone(interpreter: u64, runtime: u64, layout: &Layout, memory: &impl Memory) -> bool {
+    let word = |at: u64, offset: usize| at.checked_add(offset as u64).and_then(|at| memory.word(at));
+    word(runtime, layout.interpreters) == Some(interpreter)
+        && word(interpreter, layout.next_interpreter) == Some(0)
+}
+
+/// Returns the addresses of the states of the thread that has this number for itself: one of each interpreter, the newest interpreter first.
+pub(super) fn all(tid: i32, runtime: u64, layout: &Layout, memory: &impl Memory) -> Option<Vec<u64>> {
+    let mut interpreter = memory.word(runtime.checked_add(layout.interpreters as u64)?)?;
+    let mut bytes = vec![0; layout.thread_bytes()];
+    let (mut count, mut found) = (0, Vec::new());
+    for _ in 0..INTERPRETERS {
+        if interpreter == 0 {
+            break;
+        }
+        let mut state = memory.word(interpreter.checked_add(layout.threads as u64)?)?;
+        while state != 0 && count < THREADS {
+            if !memory.read(state, &mut bytes) {
+                return None;
+            }
+            if is_of(tid, &bytes, layout, memory) {
+                found.push(state);
+                break;
+            }
+            count += 1;
+            state = word(&bytes, layout.thread.next)?;
+        }
+        interpreter = memory.word(interpreter.checked_add(layout.next_interpreter as u64)?)?;
+    }
+    Some(found)
+}
+
 /// Returns the address of the state of the thread that has this number for itself. `None`: the thread executes no Python.
 pub(super) fn find(
     tid: i32,

@@ -124,15 +124,18 @@ impl Process {
     /// Looks for the interpreter, if more was mapped since the last time, and now and then: it cannot be read before it is ready.
     fn look(&mut self, pid: i32, tid: i32, maps: &Maps) {
         self.samples += 1;
-        let is_due = self.version != maps.version() || self.samples.is_power_of_two();
-        if self.reader.is_some() || !is_due {
+        let (has_more, is_due) = (self.version != maps.version(), self.samples.is_power_of_two());
+        if self.reader.is_some() || !has_more && !is_due {
             return;
         }
         self.version = maps.version();
-        if maps.files().any(python::may_be) {
+        let is_named = maps.files().any(python::may_be);
+        // The program may be an interpreter by any name.
+        if is_named || is_due {
+            let none = || is_named.then(|| "the interpreter cannot be found".to_owned());
             match Reader::of(pid, tid) {
                 Ok(reader) => (self.reader, self.why) = (Some(reader), None),
-                Err(why) => self.why = Some(why),
+                Err(why) => self.why = why.or_else(none),
             }
         }
     }

@@ -2,17 +2,18 @@
 //! more to do than they can.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gmon_run::{PYTHON, Recording};
 use gprofinject_skip as skip;
 use gprofinject_tests::tool;
 
-use crate::python::{any, python, said, spent, wrong_lines};
+use crate::python::{any, python, said, shares, spent, wrong_lines};
 
 gprofinject_tests::trials! {
-    together: calls_of_blas;
+    together: calls_of_blas, of_several_interpreters, by_another_name;
     alone: where_no_processor_is_idle;
 }
 
@@ -138,4 +139,62 @@ fn where_no_processor_is_idle() {
     }
     drop(burden);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The main interpreter works as long as another one in the same thread, which it has called.
+const INTERPRETERS: &str = "\
+import time
+source = '''
+import time
+def spin(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+def NAME(): spin(0.4)
+NAME()
+'''
+exec(source.replace('NAME', 'in_main'))
+try: import _xxsubinterpreters as interpreters
+except ImportError: import _interpreters as interpreters
+def calls(): (getattr(interpreters, 'run_string', None) or interpreters.exec)(other, source.replace('NAME', 'in_other'))
+other = interpreters.create()
+calls()
+exec(source.replace('NAME', 'in_main'))
+calls()
+";
+
+fn of_several_interpreters() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("p.py");
+    fs::write(&program, INTERPRETERS).unwrap();
+    for python in (8..=13).filter_map(|minor| python("python_beside::of_several_interpreters", minor)) {
+        let right = |found: &BTreeMap<String, f64>| {
+            let is = |name, share| (found.get(name).copied().unwrap_or(0.0) - share).abs() < 2.0 * POINTS;
+            is("in_main", 50.0) && is("in_other", 50.0) && is("calls", 50.0) && is("spin", 100.0)
+        };
+        let run = || shares(&said(&["--hooks", "none"], &python, &[program.to_str().unwrap()]).recording).0;
+        let found: Vec<_> = (0..TRIES).map(|_| run()).take_while(|found| !right(found)).collect();
+        assert!(found.len() < TRIES, "{}: {found:?}", python.display());
+    }
+}
+
+/// An interpreter is part of a program: Debian's python3, copied as `python -m venv --copies` does, and by a name that says nothing.
+fn by_another_name() {
+    const TEST: &str = "python_beside::by_another_name";
+    let python = Path::new("/usr/bin/python3");
+    // One with libpython3.N.so is recognised by the name of that.
+    if !fs::read(python).is_ok_and(|bytes| bytes.len() > 1 << 20) {
+        return skip::skipped(TEST, "no /usr/bin/python3 that contains its interpreter");
+    }
+    let program = tool::folder().join("known/early.py");
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["python", "server"] {
+        let copy = folder.path().join(name);
+        fs::copy(python, &copy).unwrap();
+        let program = format!("PYTHONHOME=/usr exec {} {}", copy.display(), program.display());
+        let shell = tool::installed("sh").unwrap();
+        let run = || shares(&said(&["--hooks", "none"], &shell, &["-c", &program]).recording).0;
+        let share = |_| run().get("fib").copied().unwrap_or(0.0);
+        let found: Vec<f64> = (0..TRIES).map(share).take_while(|share| *share < 75.0).collect();
+        assert!(found.len() < TRIES, "{name}: {found:?}");
+    }
 }
