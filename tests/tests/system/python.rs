@@ -360,7 +360,7 @@ fn of_a_process_that_runs() {
     for python in (8..=13).filter_map(|minor| python("python::of_a_process_that_runs", minor)) {
         for hooks in ["none", "both"] {
             let right = |found: &BTreeMap<String, f64>| {
-                let is = |name, share, most| (found.get(name).copied().unwrap_or(0.0) - share).abs() < most;
+                let is = |name: &str, share: f64, most| (found.get(name).copied().unwrap_or(0.0) - share).abs() < most;
                 is("often", 75.0, 6.0) && is("seldom", 25.0, 6.0) && is("spin", 100.0, 6.0) && is("<module>", 100.0, 3.0)
             };
             let found: Vec<_> = (0..TRIES).map(|_| shares_while_it_runs(&python, text, hooks)).take_while(|found| !right(found)).collect();

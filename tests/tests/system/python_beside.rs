@@ -168,7 +168,7 @@ fn of_several_interpreters() {
     fs::write(&program, INTERPRETERS).unwrap();
     for python in (8..=13).filter_map(|minor| python("python_beside::of_several_interpreters", minor)) {
         let right = |found: &BTreeMap<String, f64>| {
-            let is = |name, share| (found.get(name).copied().unwrap_or(0.0) - share).abs() < 2.0 * POINTS;
+            let is = |name: &str, share: f64| (found.get(name).copied().unwrap_or(0.0) - share).abs() < 2.0 * POINTS;
             is("in_main", 50.0) && is("in_other", 50.0) && is("calls", 50.0) && is("spin", 100.0)
         };
         let run = || shares(&said(&["--hooks", "none"], &python, &[program.to_str().unwrap()]).recording).0;

@@ -229,8 +229,12 @@ impl<'p> Codes<'p> {
         }
     }
 
-    /// Returns the code behind a call site, if its module is still there.
+    /// Returns the code behind a call site, if its module is still there. A function's first address is none: it stands for calls of the
+    /// function of which no more is known.
     pub(super) fn of_site(&mut self, site: Place, tree: &mut Tree) -> Option<Code> {
+        if self.function_of(site) == Some(site) {
+            return None;
+        }
         let bias = self.space?.bias(site.module)?;
         match self.returned(site.address.wrapping_add(bias).wrapping_add(1), tree) {
             Return::Code(code) => Some(code),
@@ -385,9 +389,27 @@ fn follows_call(subject: &Subject, address: u64) -> bool {
     let before = image.and_then(|image| image.code_at(address.wrapping_sub(LONGEST as u64), LONGEST as u64));
     let Some(before) = before else { return true };
     let at = |len: usize| LONGEST.checked_sub(len).and_then(|at| before.get(at)).copied().unwrap_or(0);
-    // The register field of the second byte says what the instruction does: 2 is a call.
-    let is_indirect = |len: usize| at(len) == INDIRECT && at(len - 1) >> 3 & 7 == 2;
+    let is_indirect = |len: usize| {
+        at(len) == INDIRECT && indirect_call(at(len - 1), at(len.saturating_sub(2))) == Some(len)
+    };
     at(5) == RELATIVE || [2, 3, 4, 6, 7].into_iter().any(is_indirect)
+}
+
+/// Returns the length of an indirect call with these bytes behind its opcode (ModRM, and SIB if it has one); `None` if it is none.
+fn indirect_call(operand: u8, scale: u8) -> Option<usize> {
+    const CALL: u8 = 2;
+    /// Opcode and operand.
+    const LEAST: usize = 2;
+    let (kind, register) = (operand >> 6, operand & 7);
+    let has_scale = kind != 3 && register == 4;
+    let displacement = match kind {
+        // Relative to the next instruction, or with a base of none.
+        0 if register == 5 || has_scale && scale & 7 == 5 => 4,
+        0 | 3 => 0,
+        1 => 1,
+        _ => 4,
+    };
+    (operand >> 3 & 7 == CALL).then_some(LEAST + usize::from(has_scale) + displacement)
 }
 
 /// Returns what the unwinder needs of a file with code at these link addresses.
@@ -403,4 +425,31 @@ fn module(bytes: &'static [u8], code: Range<u64>, bias: u64) -> Option<Module<&'
     };
     let (start, end) = (code.start.wrapping_add(bias), code.end.wrapping_add(bias));
     (start < end).then(|| Module::new(String::new(), start..end, bias, sections))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::indirect_call;
+
+    #[test]
+    fn lengths_of_indirect_calls() {
+        for (operand, scale, expected) in [
+            // call rax; call [rax]; call [rip+..]; call [rax+1]; call [rax+..]
+            (0xd0, 0, Some(2)),
+            (0x10, 0, Some(2)),
+            (0x15, 0, Some(6)),
+            (0x50, 0, Some(3)),
+            (0x90, 0, Some(6)),
+            // call [rsp]; call [rax*8+..]; call [rsp+1]; call [rax+rcx+..]
+            (0x14, 0x24, Some(3)),
+            (0x14, 0xc5, Some(7)),
+            (0x54, 0x24, Some(4)),
+            (0x94, 0x08, Some(7)),
+            // jmp rax; push [rax]
+            (0xe0, 0, None),
+            (0x30, 0, None),
+        ] {
+            assert_eq!(indirect_call(operand, scale), expected, "{operand:x} {scale:x}");
+        }
+    }
 }
