@@ -354,8 +354,8 @@ fn lines_shown() {
 
 /// Frames that were open before the hooks came return as they do alone, and others to exit labels.
 fn of_a_process_that_runs() {
-    let text = "import time\ndef spin(until):\n    while time.monotonic() < until: pass\n\
-                def often(): spin(time.monotonic() + 0.03)\ndef seldom(): spin(time.monotonic() + 0.01)\n\
+    let text = "import time\ndef spin(until):\n    while time.process_time() < until: pass\n\
+                def often(): spin(time.process_time() + 0.03)\ndef seldom(): spin(time.process_time() + 0.01)\n\
                 while True:\n    often()\n    seldom()\n";
     for python in (8..=13).filter_map(|minor| python("python::of_a_process_that_runs", minor)) {
         for hooks in ["none", "both"] {
