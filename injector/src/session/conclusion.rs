@@ -190,8 +190,8 @@ fn next(
         (Some(CountArg::Lines), None) => Some("lines"),
         (Some(CountArg::Blocks), None) => Some("asm"),
         (None, Some(_)) if has_slow(run) => Some("paths --slow"),
-        (None, Some(measure)) if measure.values && measure.paths.is_some() => Some("values --paths"),
-        (None, Some(measure)) if measure.values => Some("values"),
+        (None, Some(measure)) if digest.has_values && measure.paths.is_some() => Some("values --paths"),
+        (None, Some(_)) if digest.has_values => Some("values"),
         (None, Some(_)) if digest.has_paths => Some("paths"),
         // The browser has views of all that was measured.
         _ => None,

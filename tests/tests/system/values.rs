@@ -528,6 +528,8 @@ fn mistakes_are_refused() {
     }
     let outcome = subject.run(&["--values", "nowhere@arg1"], &["deep"]);
     assert!(outcome.stderr_text().contains("nowhere"), "{}", outcome.stderr_text());
+    // What it leads to works.
+    assert!(!outcome.stderr_text().contains("gmon values"), "{}", outcome.stderr_text());
     subject.run(&[], &["deep"]);
     let mut command = Command::new(tool::gmon().unwrap());
     command.arg("values").arg(subject.path("gmon.pb.gz"));
