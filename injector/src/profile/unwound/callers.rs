@@ -258,7 +258,11 @@ impl<'p> Callers<'p> {
         if let (Some(entry), Some(site)) = (code.entry, code.site)
             && let Some(cfa) = self.frames.codes.inner_cfa(entry, site.address, &registers)
         {
-            let word = stack.word(cfa.wrapping_sub(WORD))?;
+            let at = cfa.wrapping_sub(WORD);
+            if stack.is_above(at) {
+                return Some(Fit::Cut);
+            }
+            let word = stack.word(at)?;
             if matches!(self.frames.codes.returned(word, tree), Return::Unknown) {
                 return None;
             }
