@@ -448,6 +448,18 @@ fn slow_calls() {
     );
 }
 
+/// A function without a name is called by its module and its address, and its module is not said again.
+#[test]
+fn modules_are_said_once() {
+    let mut recording = example(true);
+    let nameless =
+        recording.functions.iter_mut().find(|function| function.name == "libc_read").expect("libc_read");
+    nameless.name.clear();
+    let name = format!("libc.so.6+{:#x}", nameless.address);
+    let shown = text(&folder("nameless", &recording), &["graph"]);
+    assert!(shown.contains(&format!("      {name} [4]\n")) && !shown.contains("(libc.so.6)"), "{shown}");
+}
+
 #[test]
 fn paths() {
     let folder = folder("paths", &example(true));

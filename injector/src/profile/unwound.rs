@@ -14,13 +14,13 @@ use framehop::x86_64::UnwindRegsX86_64;
 
 use crate::profile::elsewhere::Names;
 use crate::profile::generated::Generated;
-use crate::profile::model::Profile;
+use crate::profile::model::{Place, Profile};
 use crate::profile::space::Space;
 use crate::profile::stacks::Tree;
-use crate::profile::unwound::callers::{Callers, Fit};
+use crate::profile::unwound::callers::{Caller, Callers, Fit};
 use crate::profile::unwound::calls::Calls;
 use crate::profile::unwound::code::{Code, Codes, Return};
-use crate::profile::unwound::frames::{Frames, interrupted};
+use crate::profile::unwound::frames::{Above, Frames, interrupted};
 use crate::profile::unwound::python::{Merger, Step};
 use crate::sampling::stacks::{Stack, Stacks};
 
@@ -130,39 +130,50 @@ impl Walker<'_> {
             }
         }
         let before = *registers;
-        let mut next = self.callers.frames.step(address, registers, stack, code);
+        let mut above = self.callers.frames.step(address, registers, stack, code);
+        let is_returned = |walker: &mut Self, tree: &mut Tree| match above {
+            Above::Returns(word) => walker.callers.frames.is_returned(word, tree),
+            Above::End => true,
+            Above::Cut | Above::Unknown => false,
+        };
         if code.is_generated
-            && next != Some(None)
-            && !next.flatten().is_some_and(|word| self.callers.frames.is_returned(word, tree))
-            && let Some((word, above)) = self.near(before, stack, tree)
+            && !is_returned(self, tree)
+            && let Some((word, registers_above)) = self.near(before, stack, tree)
         {
-            (next, *registers) = (Some(Some(word)), above);
+            (above, *registers) = (Above::Returns(word), registers_above);
         }
-        if next.is_none() && !code.has_tables && registers.sp() == stack.sp {
+        if above == Above::Unknown && !code.has_tables && registers.sp() == stack.sp {
             // Such code often is a function that calls nothing.
-            next = stack.word(stack.sp).filter(|&word| word != 0).map(Some);
+            let word = stack.word(stack.sp).filter(|&word| word != 0);
+            above = word.map_or(Above::Unknown, Above::Returns);
             registers.set_sp(stack.sp + 8);
         }
         let mut callee = None;
-        let found = match next {
-            Some(None) => return Outer::None,
-            Some(Some(word)) => match self.callers.frames.codes.returned(word, tree) {
-                Return::Code(code) => Some(code),
+        let caller = match above {
+            Above::End => return Outer::None,
+            // What is still on the stack is the frame's own, and what earlier calls have left in it.
+            Above::Cut => return Outer::Unknown,
+            Above::Unknown => Caller::None,
+            Above::Returns(word) => match self.callers.frames.codes.returned(word, tree) {
+                Return::Code(code) => Caller::Found(Fit::Possible, code),
                 Return::Label(label) => {
                     callee = Some(label);
                     self.callers.caller(label, *registers, stack, tree)
                 }
                 Return::Interned => {
-                    let found =
-                        code.entry.and_then(|callee| self.callers.direct(callee, *registers, stack, tree));
-                    let Some((_, code)) = found else { return Outer::Unknown };
-                    Some(code)
+                    let called = code.entry;
+                    let direct = called.map(|callee| self.callers.direct(callee, *registers, stack, tree));
+                    let Some(found @ Caller::Found(..)) = direct else { return Outer::Unknown };
+                    found
                 }
-                Return::Unknown => None,
+                Return::Unknown => Caller::None,
             },
-            None => None,
         };
-        if found.is_none() && next.is_some() {
+        let found = match caller {
+            Caller::Found(_, code) => Some(code),
+            Caller::Unclear | Caller::None => None,
+        };
+        if found.is_none() && matches!(above, Above::Returns(_)) {
             // The kernel may have called it, as a signal handler.
             let mut above = *registers;
             if let Some(pc) = interrupted(&mut above, stack) {
@@ -173,8 +184,11 @@ impl Walker<'_> {
                 return Outer::Frame(code, FrameAddress::InstructionPointer(code.runtime));
             }
         }
+        if matches!(caller, Caller::Unclear) {
+            return Outer::Unknown;
+        }
         let is_outermost = found.is_none() && callee.is_some_and(|callee| self.callers.is_outermost(callee));
-        let found = found.or_else(|| self.search(registers, stack, is_outermost, tree));
+        let found = found.or_else(|| self.search(registers, stack, callee, is_outermost, tree));
         let found = found.and_then(|code| Some((code, FrameAddress::from_return_address(code.runtime)?)));
         match found {
             Some((code, address)) => Outer::Frame(code, address),
@@ -204,9 +218,9 @@ impl Walker<'_> {
             let mut above = registers;
             above.set_sp(at + 8);
             let goes_on = match self.callers.frames.step(address, &mut above.clone(), stack, code) {
-                Some(Some(word)) => self.callers.frames.is_returned(word, tree),
-                Some(None) => true,
-                None => false,
+                Above::Returns(word) => self.callers.frames.is_returned(word, tree),
+                Above::End => true,
+                Above::Cut | Above::Unknown => false,
             };
             if goes_on {
                 return Some((word, above));
@@ -231,12 +245,12 @@ impl Walker<'_> {
             let address = FrameAddress::from_return_address(code.runtime).filter(|_| code.has_tables);
             let Some(address) = address else { return false };
             code = match self.callers.frames.step(address, &mut registers, stack, code) {
-                Some(None) => return true,
-                Some(Some(word)) => match self.callers.frames.codes.returned(word, tree) {
+                Above::End => return true,
+                Above::Returns(word) => match self.callers.frames.codes.returned(word, tree) {
                     Return::Code(outer) => outer,
                     Return::Label(_) | Return::Interned | Return::Unknown => return false,
                 },
-                None => return false,
+                Above::Cut | Above::Unknown => return false,
             };
         }
         false
@@ -244,10 +258,14 @@ impl Walker<'_> {
 
     /// Searches the rest of the stack for the next frame that is certainly one, with a frame pointer that a callee has saved. Above the
     /// outermost hooked function, searches for one from which the stack goes on to its end.
+    ///
+    /// If the hooked function is known that was called from there through other code, the next frame is one of a function that has called it.
+    /// An earlier call may have left others, in a part of a frame that nobody has written to since.
     fn search(
         &mut self,
         registers: &mut UnwindRegsX86_64,
         stack: &Stack,
+        called: Option<Place>,
         is_outermost: bool,
         tree: &mut Tree,
     ) -> Option<Code> {
@@ -276,12 +294,26 @@ impl Walker<'_> {
                 below.set_bp(bp);
                 // The function that returns there is on the stack as well.
                 let (found, callee) = match self.callers.frames.codes.returned(word, tree) {
-                    Return::Label(callee) => (self.callers.caller(callee, below, stack, tree), Some(callee)),
-                    Return::Code(code) => (Some(code).filter(|code| code.is_call), code.calls),
+                    Return::Label(callee) => {
+                        let Caller::Found(_, code) = self.callers.caller(callee, below, stack, tree) else {
+                            continue;
+                        };
+                        (Some(code), Some(callee))
+                    }
+                    Return::Code(code) => {
+                        let function = code.calls.and_then(|at| self.callers.frames.codes.function_of(at));
+                        (Some(code).filter(|code| code.is_call), function)
+                    }
                     Return::Interned | Return::Unknown => break,
                 };
                 let Some(code) = found else { continue };
-                if self.callers.fit(code, below, stack, tree) == Some(Fit::Certain) {
+                let calling = callee.or(code.entry);
+                let has_called = |callers: &mut Callers, called| {
+                    calling.is_some_and(|calling| callers.has_called(calling, called))
+                };
+                if self.callers.fit(code, below, stack, tree) == Some(Fit::Certain)
+                    && called.is_none_or(|called| has_called(&mut self.callers, called))
+                {
                     self.path.extend(
                         callee.map(|callee| Step::native(self.callers.frames.codes.frame_of(callee, tree))),
                     );

@@ -56,6 +56,11 @@ impl Stack {
         Some(word.copied().unwrap_or(0))
     }
 
+    /// Whether an address is above the part that was copied.
+    pub(crate) fn is_above(&self, address: u64) -> bool {
+        address >= self.end
+    }
+
     /// Returns the words from an address on, each with its address.
     pub(crate) fn words_from(&self, address: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = address.saturating_sub(self.sp).div_ceil(8);

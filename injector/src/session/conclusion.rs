@@ -22,7 +22,7 @@ use crate::session::outcome::Run;
 use crate::session::results::{Item, Results, Said};
 use crate::session::settings::Settings;
 use crate::session::summary::Facts;
-use crate::session::words::{self, quoted};
+use crate::session::words::{self, quoted, quoted_file};
 use crate::store::output::Output;
 
 /// The recording that gmon reads if none is named.
@@ -182,7 +182,7 @@ fn next(
     recording: Option<&Path>,
 ) -> Option<String> {
     if let Some(trace) = run.traced.and_then(|traced| traced.files.first()) {
-        return Some(format!("gmon trace {}", quoted(trace.as_os_str())));
+        return Some(format!("gmon trace {}", quoted_file(trace)));
     }
     let Some(recording) = recording else { return item.and_then(|item| item.commands(None)) };
     let counts = settings.filters.count().filter(|_| digest.has_blocks);
@@ -190,13 +190,13 @@ fn next(
         (Some(CountArg::Lines), None) => Some("lines"),
         (Some(CountArg::Blocks), None) => Some("asm"),
         (None, Some(_)) if has_slow(run) => Some("paths --slow"),
-        (None, Some(measure)) if measure.values && measure.paths.is_some() => Some("values --paths"),
-        (None, Some(measure)) if measure.values => Some("values"),
+        (None, Some(measure)) if digest.has_values && measure.paths.is_some() => Some("values --paths"),
+        (None, Some(_)) if digest.has_values => Some("values"),
         (None, Some(_)) if digest.has_paths => Some("paths"),
         // The browser has views of all that was measured.
         _ => None,
     };
-    let file = (recording != Path::new(USUAL)).then(|| quoted(recording.as_os_str()));
+    let file = (recording != Path::new(USUAL)).then(|| quoted_file(recording));
     // The word after gmon is a command.
     let report = report.or(file.as_ref().map(|_| "flat"));
     let words = [Some("gmon".to_owned()), report.map(str::to_owned), file];

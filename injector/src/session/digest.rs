@@ -54,6 +54,8 @@ pub(crate) struct Digest {
     pub(crate) has_blocks: bool,
     /// Whether any call paths were measured.
     pub(crate) has_paths: bool,
+    /// Whether values of arguments or results were kept.
+    pub(crate) has_values: bool,
 }
 
 /// Returns the samples in code that is not hooked, of which `places` has those in files, by the index of the module.
@@ -87,6 +89,7 @@ impl Digest {
             unhooked: unhooked(run, places),
             has_blocks: !run.blocks.is_empty(),
             has_paths: !run.nodes.is_empty(),
+            has_values: !run.values.is_empty(),
         }
     }
 }

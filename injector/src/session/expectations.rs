@@ -13,8 +13,9 @@ use gprofinject_plan::{Hooks, Verdict};
 /// Reports of which functions of the program nothing is shown although the user wants it.
 fn say_of_arguments(known: &Known, program: &Program, settings: &Settings) {
     let (voice, shown) = (settings.voice, program.binary.display());
+    let option = if settings.measure.is_some_and(|measure| measure.values) { "--values" } else { "--args" };
     for name in &known.missing {
-        voice.warn(format_args!("--args: the debug information of {shown} has no enumeration {name}"));
+        voice.warn(format_args!("{option}: the debug information of {shown} has no enumeration {name}"));
     }
     if let Some((count, name)) = &known.missing_units {
         voice.note(format_args!(
@@ -28,7 +29,7 @@ fn say_of_arguments(known: &Known, program: &Program, settings: &Settings) {
     if is_all_unknown && known.unclear.contains_key(&Unclear::NoInformation) {
         voice.note(format_args!(
             "{shown} has no debug information, so the arguments of its functions are not shown: install its debug symbols, \
-             or say what they are, as in --args 'FUNCTION@arg1/i32,arg2/s,retval/i32'"
+             or say what they are, as in {option} 'FUNCTION@arg1/i32,arg2/s,retval/i32'"
         ));
         return;
     }

@@ -188,5 +188,5 @@ fn scaled_bytes(bytes: u64) -> String {
 /// Says why functions are shown by address, if some are.
 fn nameless(functions: &[FunctionCost]) -> Option<String> {
     let any = functions.iter().any(|function| function.is_nameless);
-    any.then(|| "functions without names are shown by address; debug symbols name them".to_owned())
+    any.then(|| "functions shown by address; debug symbols name them".to_owned())
 }

@@ -250,16 +250,17 @@ impl Item {
     /// Returns the command that shows the result and, in a comment of the shell, the one for the other view, if that says something else.
     /// There is none if the result is in no file. `recording` is the file of the run's recording.
     pub(crate) fn commands(&self, recording: Option<&Path>) -> Option<String> {
-        let own = self.own.as_ref().map(|(symbols, file)| {
-            format!("gprof {} {}", words::quoted(symbols), words::quoted(file.as_os_str()))
-        });
+        let own = self
+            .own
+            .as_ref()
+            .map(|(symbols, file)| format!("gprof {} {}", words::quoted(symbols), words::quoted_file(file)));
         let Some(recording) = recording else { return own };
         let program = self.program.as_ref().map_or_else(String::new, |program| {
             // A name may begin like an option.
             let equals = if program.starts_with('-') { "=" } else { " " };
             format!("--program{equals}{} ", words::quoted(program.as_ref()))
         });
-        let whole = format!("gmon flat {program}{}", words::quoted(recording.as_os_str()));
+        let whole = format!("gmon flat {program}{}", words::quoted_file(recording));
         let Some(own) = own else { return Some(whole) };
         Some(match (self.is_measured, self.says_more, self.view) {
             (true, ..) => format!("{whole} # gprof: {own}"),

@@ -1,6 +1,7 @@
 //! Phrases that the messages of a run share: commands to type, counts, and words for a shell.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use gmon::counted;
 
@@ -51,6 +52,12 @@ pub(crate) fn quoted(word: &OsStr) -> String {
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
     }
+}
+
+/// Returns the name of a file as an argument that a shell takes, which no command takes for an option.
+pub(crate) fn quoted_file(file: &Path) -> String {
+    let is_option = file.as_os_str().as_encoded_bytes().starts_with(b"-");
+    if is_option { quoted(Path::new(".").join(file).as_os_str()) } else { quoted(file.as_os_str()) }
 }
 
 /// Returns a part in percent of all.
@@ -158,5 +165,7 @@ mod tests {
         assert_eq!(quote("a b"), "'a b'");
         assert_eq!(quote("it's"), "'it'\\''s'");
         assert_eq!(quote(""), "''");
+        let files = ["-.pb.gz", "a b", "/a"].map(|name| quoted_file(Path::new(name)));
+        assert_eq!(files, ["./-.pb.gz", "'a b'", "/a"]);
     }
 }

@@ -22,6 +22,7 @@ gprofinject_tests::trials! {
         with_entry_hooks,
         without_libraries,
         deeper_than_what_is_copied,
+        frames_of_earlier_calls,
         without_perf_events;
 }
 
@@ -183,6 +184,50 @@ fn deeper_than_what_is_copied() {
     let shares = shares(&recording);
     let share = |name: &str| shares.get(name).copied().unwrap_or(0.0);
     assert!(share("deep") > 90.0 && share("?") > 90.0 && share("main") < 10.0, "{shares:?}");
+}
+
+/// A large frame of which little is written keeps what earlier calls have left there. Where the stack is not copied to its end, these are
+/// not on it: each function is called by one that has called it.
+fn frames_of_earlier_calls() {
+    const SOURCE: &str = r#"
+#include <time.h>
+#define N __attribute__((noinline))
+volatile int depth, sum;
+N void third(int n) { volatile char c[32]; c[n & 7] = 1; sum += c[n & 7]; if (n > 1) third(n - 1); sum++; }
+N void second(int n) { third(n); sum++; }
+N void first(int n) { volatile char c[700]; c[n] = 1; second(n); sum += c[n]; }
+N void earlier(int n) { volatile char c[900]; c[n] = 1; first(3); if (n) earlier(n - 1); sum += c[n]; }
+N void busy(void) { clock_t end = clock() + CLOCKS_PER_SEC / 20; while (clock() < end) sum++; sum++; }
+N void step(int n);
+N void interpret(int n) { volatile char c[11000]; c[n] = 1; step(n); sum += c[n]; }
+N void step(int n) { if (n) { earlier(25); interpret(n - 1); } else busy(); sum++; }
+int main(void) { for (int i = 0; i < 6; i++) step(6); return 0; }
+"#;
+    const FUNCTIONS: [&str; 7] = ["third", "second", "first", "earlier", "busy", "interpret", "step"];
+    for flags in [&["-O1"][..], &["-O2", "-fPIC", "-Wl,-z,lazy", "-Wl,--export-dynamic"]] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("p.c"), SOURCE).unwrap();
+        let mut command = Command::new("gcc");
+        command.args(["-fno-optimize-sibling-calls", "-o", "p", "p.c"]).args(flags).current_dir(folder.path());
+        compile::compile(command).unwrap();
+        let subject = Subject { folder };
+        let (_, recording) = subject.run(&["-q"]);
+        let counted: BTreeSet<_> = recording.calls.iter().map(|calls| (calls.caller, calls.callee)).collect();
+        let callers = recording.stacks.iter().filter_map(|stack| {
+            let caller = recording.stacks[stack.parent? as usize].function?;
+            Some((caller, stack.function?))
+        });
+        let names = |(caller, callee)| (name(&recording, caller), name(&recording, callee));
+        let callers = callers.filter(|&(_, callee)| FUNCTIONS.contains(&name(&recording, callee).as_str()));
+        let (right, wrong): (Vec<_>, Vec<_>) =
+            callers.partition(|&(caller, callee)| counted.contains(&(Some(caller), callee)));
+        let wrong: Vec<_> = wrong.into_iter().map(names).collect();
+        assert!(wrong.is_empty(), "{flags:?}: {wrong:?}");
+        assert!(right.iter().any(|&pair| names(pair) == ("step".to_owned(), "busy".to_owned())), "{flags:?}");
+        let shares = shares(&recording);
+        let share = |name: &str| shares.get(name).copied().unwrap_or(0.0);
+        assert!(share("step") > 90.0 && share("?") > 90.0 && share("main") < 10.0, "{flags:?}: {shares:?}");
+    }
 }
 
 /// Where perf events cannot be had, samples have no stacks.

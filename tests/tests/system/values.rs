@@ -528,6 +528,11 @@ fn mistakes_are_refused() {
     }
     let outcome = subject.run(&["--values", "nowhere@arg1"], &["deep"]);
     assert!(outcome.stderr_text().contains("nowhere"), "{}", outcome.stderr_text());
+    // What it leads to works.
+    assert!(!outcome.stderr_text().contains("gmon values"), "{}", outcome.stderr_text());
+    let without = Subject::new("gcc", "values.c", "-O2 -g0").run(&["--values", "auto"], &["deep"]);
+    let said = without.stderr_text();
+    assert!(said.contains("as in --values 'FUNCTION@arg1") && !said.contains("gmon values"), "{said}");
     subject.run(&[], &["deep"]);
     let mut command = Command::new(tool::gmon().unwrap());
     command.arg("values").arg(subject.path("gmon.pb.gz"));

@@ -36,20 +36,25 @@ fn distance(wanted: &str, name: &str) -> Option<usize> {
     [name, last].into_iter().filter_map(|name| edits(wanted, name, allowed)).min()
 }
 
-/// Returns Levenshtein's distance if it is at most `allowed`.
+/// Returns the number of characters to insert, remove, replace or swap with their neighbour (the optimal string alignment distance) if it is
+/// at most `allowed`.
 fn edits(one: &str, other: &str, allowed: usize) -> Option<usize> {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().abs_diff(other.len()) > allowed {
         return None;
     }
     let mut before: Vec<usize> = (0..=other.len()).collect();
+    // The row above that one.
+    let mut earlier = before.clone();
     for (row, a) in one.iter().enumerate() {
         let mut current = vec![row + 1];
         for (column, b) in other.iter().enumerate() {
             let replaced = before[column] + usize::from(a != b);
-            current.push(replaced.min(before[column + 1] + 1).min(current[column] + 1));
+            let is_swapped = row > 0 && column > 0 && *a == other[column - 1] && one[row - 1] == *b;
+            let swapped = if is_swapped { earlier[column - 1] + 1 } else { usize::MAX };
+            current.push(replaced.min(swapped).min(before[column + 1] + 1).min(current[column] + 1));
         }
-        before = current;
+        (earlier, before) = (before, current);
     }
     before.last().copied().filter(|&edits| edits <= allowed)
 }
@@ -73,6 +78,9 @@ mod tests {
             assert!(expected.is_none() == found.is_none() && found <= expected.or(found), "{wanted} {name}");
         }
         assert_eq!(edits("kitten", "sitting", 3), Some(3));
+        // Two letters in the wrong order are one mistake.
+        assert_eq!((edits("mian", "main", 1), edits("mian", "mine", 1)), (Some(1), None));
+        assert_eq!(similar(&["mian".to_owned()], ["main", "maize"].map(str::to_owned).into_iter()), ["main"]);
         assert_eq!(edits("kitten", "sitting", 2), None);
     }
 }

@@ -1,7 +1,8 @@
 //! Reads the programs and libraries of a run whose basic blocks were counted, with their debug information and their counts.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -108,7 +109,8 @@ pub(crate) fn counted(args: &ReportArgs, source: &Source, has_samples: bool) -> 
     Ok(chosen)
 }
 
-/// Returns the modules of a recording that have counts, or samples if none has counts.
+/// Returns the modules of a recording that have counts, or samples if none has counts: programs first, and of libraries with samples those
+/// with the most.
 fn recorded(recording: &Recording) -> Vec<Counted> {
     // What an interpreter executes, or was made at run time, is in no file.
     let is_file =
@@ -116,10 +118,18 @@ fn recorded(recording: &Recording) -> Vec<Counted> {
     let counted = run::modules_with_counts(recording).into_iter().filter(is_file);
     let started = recording.programs.first().map(|program| program.module);
     let programs: BTreeSet<u32> = recording.programs.iter().map(|program| program.module).collect();
+    let mut samples: HashMap<u32, u64> = HashMap::new();
+    for hits in recording.hits.iter().filter(|_| recording.blocks.is_empty()) {
+        let Some(function) = recording.functions.get(hits.function as usize) else { continue };
+        let sum = samples.entry(function.module).or_default();
+        *sum = sum.saturating_add(hits.samples);
+    }
     let mut all: Vec<_> = counted
         .filter_map(|index| {
             let path = &recording.modules.get(index as usize)?.path;
-            let rank = (Some(index) != started, !programs.contains(&index), file_name(Path::new(path)), path);
+            let most = Reverse(samples.get(&index).copied().unwrap_or(0));
+            let kind = (Some(index) != started, !programs.contains(&index));
+            let rank = (kind, most, file_name(Path::new(path)), path);
             Some((rank, index))
         })
         .collect();
@@ -396,5 +406,34 @@ impl Loaded {
             };
             Missing::Lines { path: self.path.clone(), what }.into()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gmon_run::{Function, Hits, Module, Program};
+
+    use super::*;
+
+    #[test]
+    fn libraries_with_the_most_samples_come_first() {
+        let module = |name: &str| Module { path: format!("/lib/{name}"), ..Module::default() };
+        let function = |module| Function { module, ..Function::default() };
+        let hits = |function, samples| Hits { function, samples, ..Hits::default() };
+        let mut recording = Recording {
+            modules: ["p", "a.so", "b.so", "c.so"].map(module).into(),
+            programs: vec![Program::default()],
+            functions: (0..4).chain([2]).map(function).collect(),
+            hits: vec![hits(3, 7), hits(1, 5), hits(0, 1), hits(2, 3), hits(4, 3)],
+            ..Recording::default()
+        };
+        let names = |recording: &Recording| {
+            recorded(recording).iter().map(|module| file_name(module.path())).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&recording), ["p", "c.so", "b.so", "a.so"]);
+        // Counts are in the order of the names.
+        let block = |module| gmon_run::Block { module, ..gmon_run::Block::default() };
+        recording.blocks = (0..4).map(block).collect();
+        assert_eq!(names(&recording), ["p", "a.so", "b.so", "c.so"]);
     }
 }

@@ -137,7 +137,7 @@ impl From<Syntax> for gmon_blocks::Syntax {
 #[derive(Default, clap::Args)]
 pub(crate) struct RowsArgs {
     /// Print at most this many rows, 0 for all [default: all; on a terminal, tables of functions and call graphs have as many as it has lines]
-    #[arg(short = 'n', long, value_name = "ROWS")]
+    #[arg(short = 'n', long, visible_alias = "top", value_name = "ROWS")]
     pub(crate) limit: Option<usize>,
 }
 

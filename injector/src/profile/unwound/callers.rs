@@ -12,7 +12,7 @@ use crate::profile::model::{GENERATED, NOWHERE, Place};
 use crate::profile::stacks::Tree;
 use crate::profile::unwound::calls::Calls;
 use crate::profile::unwound::code::{Code, Return};
-use crate::profile::unwound::frames::{Frames, interrupted};
+use crate::profile::unwound::frames::{Above, Frames, interrupted};
 use crate::sampling::stacks::Stack;
 
 /// The number of callers of a function that are tried for a frame at most.
@@ -27,6 +27,8 @@ const TAIL_CALLERS: usize = 16;
 /// How well the frame of a caller fits on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fit {
+    /// It ends above the part of the stack that was copied, where nobody knows to what it returns.
+    Cut,
     /// It returns behind a call.
     Possible,
     /// It returns behind a call of a function that calls it, or has the exit label of such a function, which may have been a tail call; or
@@ -36,6 +38,28 @@ pub(super) enum Fit {
     Outermost,
     /// It returns behind a call of it, or has its own exit label.
     Certain,
+}
+
+/// What the calls of a function say about its caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Caller {
+    /// It goes on at this code.
+    Found(Fit, Code),
+    /// One of them has made this one, and nobody knows which: several fit as well, or the frame of one ends above the part of the stack that
+    /// was copied.
+    Unclear,
+    /// None of them fits.
+    None,
+}
+
+impl Caller {
+    /// Returns the code to which the function certainly returns.
+    fn certain(self) -> Option<Code> {
+        match self {
+            Caller::Found(Fit::Certain, code) => Some(code),
+            Caller::Found(..) | Caller::Unclear | Caller::None => None,
+        }
+    }
 }
 
 /// The calls of a process, and its frames.
@@ -75,37 +99,46 @@ impl<'p> Callers<'p> {
         registers: UnwindRegsX86_64,
         stack: &Stack,
         tree: &mut Tree,
-    ) -> Option<Code> {
+    ) -> Caller {
         // Nearly always, the function that calls has an exit label, and few calls have to be tried to find it by that.
-        if let Some(code) = self.labelled(callee, registers, stack, tree) {
-            return Some(code);
-        }
+        let labelled = self.labelled(callee, registers, stack, tree);
         let jumping = self.tail_callers(callee);
-        let labelled = jumping.iter().find_map(|&function| self.labelled(function, registers, stack, tree));
-        if labelled.is_some() {
-            return labelled;
+        let labelled = labelled
+            .or_else(|| jumping.iter().find_map(|&function| self.labelled(function, registers, stack, tree)));
+        if let Some(code) = labelled {
+            return Caller::Found(Fit::Certain, code);
         }
         let direct = self.tried(callee, registers, stack, tree);
-        if let Some((Fit::Certain, code)) = direct {
-            return Some(code);
+        if direct.certain().is_some() {
+            return direct;
         }
-        let through = jumping.iter().find_map(|&function| {
-            let found = self.tried(function, registers, stack, tree);
-            found.filter(|&(fit, _)| fit == Fit::Certain)
-        });
-        through.or(direct).map(|(_, code)| code)
+        let through = |&function: &Place| self.tried(function, registers, stack, tree).certain();
+        let through = jumping.iter().find_map(through);
+        through.map_or(direct, |code| Caller::Found(Fit::Certain, code))
     }
 
-    /// Returns the call of a function to which its frame returns, and how well that fits; `None` if calls of several functions fit as well.
+    /// Whether a function has called another one, or one that may have ended in a tail call of it.
+    pub(super) fn has_called(&mut self, function: Place, callee: Place) -> bool {
+        let is_of = |callers: &mut Self, callee| {
+            let arcs = callers.calls.of(callee).iter();
+            let codes = &callers.frames.codes;
+            arcs.map(|arc| codes.function_of(arc.from)).any(|from| from == Some(function))
+        };
+        is_of(self, callee) || self.tail_callers(callee).into_iter().any(|jumping| is_of(self, jumping))
+    }
+
+    /// Returns the call of a function to which its frame returns.
     pub(super) fn direct(
         &mut self,
         callee: Place,
         registers: UnwindRegsX86_64,
         stack: &Stack,
         tree: &mut Tree,
-    ) -> Option<(Fit, Code)> {
-        let labelled = self.labelled(callee, registers, stack, tree);
-        labelled.map(|code| (Fit::Certain, code)).or_else(|| self.tried(callee, registers, stack, tree))
+    ) -> Caller {
+        match self.labelled(callee, registers, stack, tree) {
+            Some(code) => Caller::Found(Fit::Certain, code),
+            None => self.tried(callee, registers, stack, tree),
+        }
     }
 
     /// The same by trying all calls of the function, the likeliest ones first.
@@ -115,15 +148,19 @@ impl<'p> Callers<'p> {
         registers: UnwindRegsX86_64,
         stack: &Stack,
         tree: &mut Tree,
-    ) -> Option<(Fit, Code)> {
+    ) -> Caller {
         let mut best: Option<(Fit, usize, Code)> = None;
-        let mut has_rival = false;
+        let (mut has_rival, mut is_cut) = (false, false);
         for index in self.calls.range(callee).take(CALLERS) {
             let site = self.calls.site(index);
             if is_outside(site) || Some(site) == self.root {
                 continue;
             }
             let Some((fit, code)) = self.fit_of(site, registers, stack, tree) else { continue };
+            if fit == Fit::Cut {
+                is_cut = true;
+                continue;
+            }
             if best.is_none_or(|(other, ..)| fit > other) {
                 best = Some((fit, index, code));
                 has_rival = false;
@@ -137,7 +174,13 @@ impl<'p> Callers<'p> {
         if let Some((Fit::Certain, index, _)) = best {
             self.calls.found(callee, index);
         }
-        best.filter(|_| !has_rival).map(|(fit, _, code)| (fit, code))
+        match best {
+            _ if has_rival => Caller::Unclear,
+            // What is below may have left a word that looks like a return address.
+            None | Some((Fit::Possible, ..)) if is_cut => Caller::Unclear,
+            Some((fit, _, code)) => Caller::Found(fit, code),
+            None => Caller::None,
+        }
     }
 
     /// Returns the call of a function to which its frame returns, if the function that makes it has one of the next exit labels on the stack:
@@ -215,14 +258,21 @@ impl<'p> Callers<'p> {
         if let (Some(entry), Some(site)) = (code.entry, code.site)
             && let Some(cfa) = self.frames.codes.inner_cfa(entry, site.address, &registers)
         {
-            let word = stack.word(cfa.wrapping_sub(WORD))?;
+            let at = cfa.wrapping_sub(WORD);
+            if stack.is_above(at) {
+                return Some(Fit::Cut);
+            }
+            let word = stack.word(at)?;
             if matches!(self.frames.codes.returned(word, tree), Return::Unknown) {
                 return None;
             }
         }
         let address = FrameAddress::from_return_address(code.runtime)?;
-        let Some(word) = self.frames.step(address, &mut registers, stack, code)? else {
-            return Some(Fit::Outermost);
+        let word = match self.frames.step(address, &mut registers, stack, code) {
+            Above::Returns(word) => word,
+            Above::End => return Some(Fit::Outermost),
+            Above::Cut => return Some(Fit::Cut),
+            Above::Unknown => return None,
         };
         let returned = self.frames.codes.returned(word, tree);
         let Some(entry) = code.entry else {

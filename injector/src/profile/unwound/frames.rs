@@ -14,6 +14,18 @@ use crate::sampling::stacks::Stack;
 /// A cache of the unwinder has room for a few hundred places of code. Each is used for code of so many bits of addresses.
 const CACHED_BITS: u32 = 18;
 
+/// Where a frame leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Above {
+    /// It returns to this address.
+    Returns(u64),
+    /// The stack ends with it.
+    End,
+    /// Its return address is above the part of the stack that was copied.
+    Cut,
+    Unknown,
+}
+
 /// The code of a process, and how its frames are unwound.
 pub(super) struct Frames<'p> {
     pub(super) codes: Codes<'p>,
@@ -28,32 +40,34 @@ impl<'p> Frames<'p> {
         Frames { codes, caches: HashMap::default(), tries: 0 }
     }
 
-    /// Goes on to the caller's frame. Returns its return address, `Some(None)` at the end of the stack, and `None` if that is not known.
+    /// Goes on to the caller's frame.
     pub(super) fn step(
         &mut self,
         address: FrameAddress,
         registers: &mut UnwindRegsX86_64,
         stack: &Stack,
         code: Code,
-    ) -> Option<Option<u64>> {
+    ) -> Above {
         let sp = registers.sp();
-        let mut reads = 0;
+        let (mut reads, mut is_cut) = (0, false);
         let mut read = |address| {
             reads += 1;
-            stack.word(address).ok_or(())
+            let word = stack.word(address);
+            is_cut |= word.is_none() && stack.is_above(address);
+            word.ok_or(())
         };
         let cache = self.caches.entry(address.address() >> CACHED_BITS).or_default();
-        let unwound = self.codes.unwinder().unwind_frame(address, registers, cache, &mut read).ok()?;
+        let unwound = self.codes.unwinder().unwind_frame(address, registers, cache, &mut read);
         match unwound {
-            Some(word) => {
-                // Without tables, this is a guess by the frame pointer.
-                (code.has_tables || registers.sp() > sp).then_some(Some(word))
-            }
+            // Without tables, this is a guess by the frame pointer.
+            Ok(Some(word)) if code.has_tables || registers.sp() > sp => Above::Returns(word),
+            Err(_) if is_cut && code.has_tables => Above::Cut,
+            Ok(Some(_)) | Err(_) => Above::Unknown,
             // Where a stack ends, the tables say so, or the frame pointer of files without tables. A return address of 0 is one that was
             // not found.
-            None => {
+            Ok(None) => {
                 let is_file = code.frame.is_some() && matches!(address, FrameAddress::ReturnAddress(_));
-                (reads == 0 && (code.has_tables || is_file)).then_some(None)
+                if reads == 0 && (code.has_tables || is_file) { Above::End } else { Above::Unknown }
             }
         }
     }

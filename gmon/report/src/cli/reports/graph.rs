@@ -326,9 +326,11 @@ impl Graph<'_, '_> {
         let Some(index) = index else { return NOT_KNOWN.to_owned() };
         let function = &self.view.run.functions[index as usize];
         let mut name = self.names.of(index).to_owned();
-        // The program's own functions need no module.
-        if self.view.has_modules() && function.module.is_some_and(|module| module > 0) {
-            name += &format!(" ({})", self.view.module(function));
+        // The program's own functions need no module, and those without a name have it in front of their address.
+        let module = self.view.module(function);
+        let is_said = name.strip_prefix(&*module).is_some_and(|rest| rest.starts_with("+0x"));
+        if self.view.has_modules() && function.module.is_some_and(|module| module > 0) && !is_said {
+            name += &format!(" ({module})");
         }
         if let Some(cycle) = function.cycle {
             name += &format!(" <cycle {}>", cycle + 1);

@@ -57,16 +57,71 @@ pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> R
     let tree = Tree::new(&run.nodes, args.threads, begins);
     let min_ns = (tree.total_ns as f64 * percent / 100.0).ceil() as u64;
     let mut indexes = tree.shown(min_ns, args.depth.unwrap_or(u32::MAX));
-    indexes.truncate(args.common.rows.most());
+    let most = args.common.rows.most();
+    if !args.folded && !args.common.shown.json {
+        let mut rows = rows(&tree, &indexes);
+        rows.truncate(most);
+        let names = view.names(rows.iter().filter_map(|row| tree.nodes[row.first as usize].function));
+        return Shown { view, args, tree: &tree, indexes, names }.text(&rows, out);
+    }
+    indexes.truncate(most);
     let names = view.names(indexes.iter().filter_map(|&index| tree.nodes[index as usize].function));
     let shown = Shown { view, args, tree: &tree, indexes, names };
-    if args.folded {
-        shown.folded(out)
-    } else if args.common.shown.json {
-        shown.json(out)
-    } else {
-        shown.text(out)
+    if args.folded { shown.folded(out) } else { shown.json(out) }
+}
+
+/// A row of a text: a node, or the nodes of a function that only calls itself, each of which is called by the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    /// The index of the first node, which is the outermost one.
+    first: u32,
+    /// The number of nodes.
+    levels: usize,
+    /// The number of rows above it with its callers.
+    callers: u32,
+    /// The calls and the self times of all of them.
+    calls: u64,
+    self_ns: u64,
+}
+
+/// Returns the rows of these nodes, of which callers come before what they call.
+fn rows(tree: &Tree, indexes: &[u32]) -> Vec<Row> {
+    /// So many nodes are not worth to be one row.
+    const FEW: usize = 3;
+    let node = |index: u32| &tree.nodes[index as usize];
+    let mut called = vec![0_u32; tree.nodes.len()];
+    for parent in indexes.iter().filter_map(|&index| node(index).parent) {
+        called[parent as usize] += 1;
     }
+    let goes_on = |pair: &[u32]| {
+        let (caller, callee) = (node(pair[0]), node(pair[1]));
+        callee.parent == Some(pair[0])
+            && callee.function == caller.function
+            && callee.function.is_some()
+            && called[pair[0] as usize] == 1
+    };
+    let mut rows = Vec::new();
+    // The number of rows with the callers of what each node calls.
+    let mut below = vec![0_u32; tree.nodes.len()];
+    let mut left = indexes;
+    while let Some(&first) = left.first() {
+        let levels = 1 + left.windows(2).take_while(|pair| goes_on(pair)).count();
+        let levels = if levels > FEW { levels } else { 1 };
+        let (nodes, rest) = left.split_at(levels);
+        left = rest;
+        let callers = node(first).parent.map_or(0, |parent| below[parent as usize]);
+        nodes.iter().for_each(|&index| below[index as usize] = callers + 1);
+        let sum =
+            |of: fn(&Merged) -> u64| nodes.iter().map(|&index| of(node(index))).fold(0, u64::saturating_add);
+        rows.push(Row {
+            first,
+            levels,
+            callers,
+            calls: sum(|node| node.calls),
+            self_ns: sum(|node| node.self_ns),
+        });
+    }
+    rows
 }
 
 /// The part of a tree that is shown.
@@ -94,7 +149,7 @@ impl Shown<'_> {
         node.function.map_or_else(other, |function| self.names.of(function))
     }
 
-    fn text(&self, out: &mut impl Write) -> Result<()> {
+    fn text(&self, rows: &[Row], out: &mut impl Write) -> Result<()> {
         self.view.head(out)?;
         writeln!(out)?;
         let style = self.view.style;
@@ -111,29 +166,38 @@ impl Shown<'_> {
         writeln!(out, "{}", style.heading(&heading))?;
         // The calls on sampled stacks were not counted by path.
         let has_calls = self.view.run.time.is_measured();
-        let calls = |node: &Merged| if has_calls { node.calls.to_string() } else { String::new() };
+        let calls = |row: &Row| if has_calls { row.calls.to_string() } else { String::new() };
         let mut thread = None;
-        for node in self.nodes() {
+        for row in rows {
+            let node = &self.tree.nodes[row.first as usize];
             if self.args.threads && thread.replace(node.thread) != Some(node.thread) {
                 let name = self.thread_name(node);
                 writeln!(out, "{}", style.heading(&format!("thread {name}")))?;
             }
-            let indent = indent(node.depth - 1, deepest);
+            let depth = node.depth - 1;
+            let indent = match row.callers > deepest {
+                true => indent(depth, deepest),
+                false => indent(row.callers, deepest),
+            };
             let name = self.name(node);
             let room = style.width().map(|width| width.saturating_sub(all + indent.len()).max(NAME));
+            let levels = if row.levels > 1 { format!(" ({} levels)", row.levels) } else { String::new() };
+            let is_fitting = room.is_none_or(|room| room >= NAME + levels.len());
+            let levels = if is_fitting { levels } else { String::new() };
+            let room = room.map(|room| room - levels.len());
             writeln!(
                 out,
-                "{}  {indent}{}",
+                "{}  {indent}{}{levels}",
                 numbers([
-                    &calls(node),
-                    &self.view.amount(node.self_ns),
+                    &calls(row),
+                    &self.view.amount(row.self_ns),
                     &self.view.amount(node.inclusive_ns),
                     &percent(node.inclusive_ns, self.tree.total_ns),
                 ]),
                 room.map_or(Cow::Borrowed(name), |room| fit(name, room)),
             )?;
         }
-        let hidden = self.tree.nodes.len() - self.indexes.len();
+        let hidden = self.tree.nodes.len() - rows.iter().map(|row| row.levels).sum::<usize>();
         if hidden > 0 {
             let hidden = gmon::counted(hidden, "path", "paths");
             let more = style.wrap(&format!("{hidden} more; --min-percent, --depth and -n select"));
@@ -217,4 +281,56 @@ impl Shown<'_> {
 /// Returns a name without what separates names.
 fn frame(name: &str) -> String {
     name.replace(';', ":")
+}
+
+#[cfg(test)]
+mod tests {
+    use gmon_export::Node;
+
+    use super::*;
+
+    fn node(parent: Option<u32>, function: u32, self_ns: u64) -> Node {
+        Node { parent, function: Some(function), calls: 1, self_ns, ..Node::default() }
+    }
+
+    /// `main` calls `walk`, which calls itself five times and then `work`; on the way, it also calls `rest` if `branches`.
+    fn tree(branches: bool) -> Tree {
+        let mut nodes = vec![node(None, 0, 1)];
+        nodes.extend((0..6).map(|at| node(Some(at), 1, 10)));
+        nodes.push(node(Some(6), 2, 500));
+        nodes.extend(branches.then(|| node(Some(3), 3, 7)));
+        Tree::new(&nodes, false, |_| true)
+    }
+
+    /// Returns the function, the number of nodes, that of callers, the calls and the self time of each row.
+    fn shown(tree: &Tree) -> Vec<(Option<u32>, usize, u32, u64, u64)> {
+        let rows = rows(tree, &tree.shown(0, u32::MAX));
+        let function = |row: &Row| tree.nodes[row.first as usize].function;
+        rows.iter().map(|row| (function(row), row.levels, row.callers, row.calls, row.self_ns)).collect()
+    }
+
+    #[test]
+    fn a_function_that_calls_itself_again_and_again_is_one_row() {
+        assert_eq!(
+            shown(&tree(false)),
+            [(Some(0), 1, 0, 1, 1), (Some(1), 6, 1, 6, 60), (Some(2), 1, 2, 1, 500)]
+        );
+    }
+
+    /// What is called by one of several levels only stands below that one.
+    #[test]
+    fn unless_something_else_is_called_on_the_way() {
+        let expected = [
+            (Some(0), 1, 0, 1, 1),
+            (Some(1), 1, 1, 1, 10),
+            (Some(1), 1, 2, 1, 10),
+            (Some(1), 1, 3, 1, 10),
+            (Some(1), 1, 4, 1, 10),
+            (Some(1), 1, 5, 1, 10),
+            (Some(1), 1, 6, 1, 10),
+            (Some(2), 1, 7, 1, 500),
+            (Some(3), 1, 4, 1, 7),
+        ];
+        assert_eq!(shown(&tree(true)), expected);
+    }
 }
