@@ -11,12 +11,13 @@ use std::process::Command;
 /// Variables that are meant for the outer build only: flags and wrappers of `cargo clippy`, coverage and
 /// sanitizer runs, which must not change code that runs in other processes, and the outer target folder,
 /// which the outer cargo has locked.
-const NOT_INHERITED: [&str; 11] = [
+const NOT_INHERITED: [&str; 12] = [
     "CARGO_BUILD_BUILD_DIR",
     "CARGO_BUILD_RUSTFLAGS",
     "CARGO_BUILD_TARGET",
     "CARGO_BUILD_TARGET_DIR",
     "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_PROFILE_RELEASE_PANIC",
     "CARGO_TARGET_DIR",
     "CLIPPY_ARGS",
     "RUSTC_WORKSPACE_WRAPPER",

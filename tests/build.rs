@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Variables that are meant for the outer build only.
-const NOT_INHERITED: [&str; 10] = [
+const NOT_INHERITED: [&str; 11] = [
     "CARGO_BUILD_BUILD_DIR",
     "CARGO_BUILD_RUSTFLAGS",
     "CARGO_BUILD_TARGET",
     "CARGO_BUILD_TARGET_DIR",
     "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_PROFILE_RELEASE_PANIC",
     "CARGO_TARGET_DIR",
     "CLIPPY_ARGS",
     "RUSTC_WORKSPACE_WRAPPER",
