@@ -4,19 +4,20 @@
 
 use std::env;
 use std::error::Error;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Variables that are meant for the outer build only: flags and wrappers of `cargo clippy`, coverage and
 /// sanitizer runs, which must not change code that runs in other processes, and the outer target folder,
 /// which the outer cargo has locked.
-const NOT_INHERITED: [&str; 11] = [
+const NOT_INHERITED: [&str; 12] = [
     "CARGO_BUILD_BUILD_DIR",
     "CARGO_BUILD_RUSTFLAGS",
     "CARGO_BUILD_TARGET",
     "CARGO_BUILD_TARGET_DIR",
     "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_PROFILE_RELEASE_PANIC",
     "CARGO_TARGET_DIR",
     "CLIPPY_ARGS",
     "RUSTC_WORKSPACE_WRAPPER",
@@ -29,6 +30,8 @@ const NOT_INHERITED: [&str; 11] = [
 const DEVKIT: &str = "FRIDA_GUM_DEVKIT";
 /// The variable that is set where documentation is built. Then there is no devkit, and nothing is linked.
 const DOCUMENTATION: &str = "DOCS_RS";
+/// The variable by which Cargo names what stands in for the compiler. Cargo keeps what clippy makes apart from builds.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
 const HELP: &str = "docs/frida.md says where Frida publishes its gum devkit, and how to name a folder with it by \
                     FRIDA_GUM_DEVKIT";
@@ -48,18 +51,39 @@ fn agent(out: &Path) -> Result<(), Box<dyn Error>> {
     for part in ["src", "abi/src", "abi/Cargo.toml", "Cargo.toml", "build.rs"] {
         changes(&folder.join(part));
     }
-    for (variable, target, features) in
-        [("GPROFINJECT_AGENT", "agent", ""), ("GPROFINJECT_STANDALONE", "standalone", "standalone")]
-    {
-        let target = out.join(target);
-        let mut cargo = cargo("gprofinject-agent", &folder, &target)?;
-        let status = cargo.args(["--lib", "--features", features]).status()?;
-        if !status.success() {
-            return Err(format!("building the agent library failed: {status}").into());
+    for variable in [DOCUMENTATION, WRAPPER] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    if env::var_os(DOCUMENTATION).is_some() {
+        println!("cargo::warning={DOCUMENTATION} is set: the command can be documented, but not used");
+    }
+    // Both are built in one folder, so that what they depend on is built once. Each replaces the other there.
+    let target = out.join("agent");
+    for (variable, name, features) in [
+        ("GPROFINJECT_AGENT", "libgprofinject.so", ""),
+        ("GPROFINJECT_STANDALONE", "libgprofinject-standalone.so", "standalone"),
+    ] {
+        let library = out.join(name);
+        if is_only_checked() {
+            std::fs::write(&library, [])?;
+        } else {
+            let mut cargo = cargo("gprofinject-agent", &folder, &target)?;
+            let status = cargo.args(["--lib", "--features", features]).status()?;
+            if !status.success() {
+                return Err(format!("building the agent library failed: {status}").into());
+            }
+            std::fs::copy(target.join("release/libgprofinject_agent.so"), &library)?;
         }
-        embed(variable, &target.join("release/libgprofinject_agent.so"));
+        embed(variable, &library);
     }
     Ok(())
+}
+
+/// Whether the command is not made, but checked by clippy or documented. Then empty libraries do, of which the agent's takes
+/// longer to build than all of the command takes to check.
+fn is_only_checked() -> bool {
+    let is_clippy = |wrapper: OsString| Path::new(&wrapper).file_stem() == Some(OsStr::new("clippy-driver"));
+    env::var_os(DOCUMENTATION).is_some() || env::var_os(WRAPPER).is_some_and(is_clippy)
 }
 
 fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
@@ -67,12 +91,10 @@ fn frida(out: &Path) -> Result<(), Box<dyn Error>> {
     for part in ["src", "Cargo.toml", "build.rs"] {
         changes(&folder.join(part));
     }
-    for variable in [DEVKIT, DOCUMENTATION] {
-        println!("cargo::rerun-if-env-changed={variable}");
-    }
+    println!("cargo::rerun-if-env-changed={DEVKIT}");
     let target = out.join("frida");
     let library = target.join("release/libgprofinject_frida.so");
-    if env::var_os(DOCUMENTATION).is_some() {
+    if is_only_checked() {
         std::fs::create_dir_all(library.parent().ok_or("no folder")?)?;
         std::fs::write(&library, [])?;
     } else {

@@ -1,7 +1,7 @@
 //! The code in the arenas of libraries at the places where processes have loaded them, as iced decodes it: every branch
 //! and every access leads to the same place as in the plan, however far the library and its arena were moved.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::mem::offset_of;
 use std::path::PathBuf;
 
@@ -105,45 +105,51 @@ impl Pair {
     /// branches, if that is known.
     fn check(&self, library: &str, offset: u32) -> (Instruction, Option<u32>) {
         let (before, after) = (self.planned.decode(offset), self.placed.decode(offset));
-        let what = format!("{library}: arena offset {offset:#x}: {before} became {after}");
-        assert_eq!((before.code(), before.len()), (after.code(), after.len()), "{what}");
+        // Instructions are written only in messages: that takes longer than all the rest.
+        let what = || format!("{library}: arena offset {offset:#x}: {before} became {after}");
+        assert_eq!((before.code(), before.len()), (after.code(), after.len()), "{}", what());
         for operand in 0..before.op_count() {
             let kind = before.op_kind(operand);
-            assert_eq!(kind, after.op_kind(operand), "{what}");
+            assert_eq!(kind, after.op_kind(operand), "{}", what());
             match kind {
                 OpKind::Register => {
-                    assert_eq!(before.op_register(operand), after.op_register(operand), "{what}")
+                    assert_eq!(before.op_register(operand), after.op_register(operand), "{}", what())
                 }
                 OpKind::Memory => {
                     let parts = |i: &Instruction| {
                         (i.memory_base(), i.memory_index(), i.memory_index_scale(), i.segment_prefix())
                     };
-                    assert_eq!(parts(&before), parts(&after), "{what}");
+                    assert_eq!(parts(&before), parts(&after), "{}", what());
                     let (old, new) = (before.memory_displacement64(), after.memory_displacement64());
                     if before.memory_base() == Register::RIP {
-                        assert_eq!(new, self.place(old), "{what}");
+                        assert_eq!(new, self.place(old), "{}", what());
                     } else if before.segment_prefix() == Register::GS && self.planned.header.standalone == 0 {
                         // The library's code uses no gs, or it is not copied. The clock is in the same place for all modules.
                         let is_clock = before.mnemonic() == Mnemonic::Add && old == CLOCK;
                         let by = if is_clock { 0 } else { self.placement.first_counter.into() };
-                        assert_eq!(new.wrapping_sub(old), by, "{what}");
+                        assert_eq!(new.wrapping_sub(old), by, "{}", what());
                     } else if matches!(before.segment_prefix(), Register::FS | Register::GS) {
                         let words = self.placement.words as u64;
-                        assert!([0, words].contains(&new.wrapping_sub(old)), "{what}");
+                        assert!([0, words].contains(&new.wrapping_sub(old)), "{}", what());
                     } else {
                         let slots = u64::from(self.placement.first_slot) - SLOTS;
-                        assert!([0, slots].contains(&new.wrapping_sub(old)), "{what}");
+                        assert!([0, slots].contains(&new.wrapping_sub(old)), "{}", what());
                     }
                 }
                 OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
-                    assert_eq!(after.near_branch_target(), self.place(before.near_branch_target()), "{what}");
+                    assert_eq!(
+                        after.near_branch_target(),
+                        self.place(before.near_branch_target()),
+                        "{}",
+                        what()
+                    );
                 }
                 _ => {
                     let (old, new) = (before.immediate(operand), after.immediate(operand));
                     let Placement { first_function, first_tail, moved, .. } = self.placement;
                     let numbers = [0, first_function, first_tail, moved as u32];
                     let known = numbers.contains(&(new.wrapping_sub(old) as u32)) || new == self.place(old);
-                    assert!(known, "{what}");
+                    assert!(known, "{}", what());
                 }
             }
         }
@@ -156,7 +162,7 @@ impl Pair {
     fn check_all(&self, library: &str) -> usize {
         let starts = self.planned.starts();
         assert_eq!(starts, self.placed.starts(), "{library}");
-        let mut seen = BTreeSet::new();
+        let mut seen = HashSet::new();
         let mut left = starts;
         for (before, after) in self.planned.functions().iter().zip(self.placed.functions()) {
             assert_eq!(after.entry, self.place(before.entry), "{library}");
@@ -165,28 +171,28 @@ impl Pair {
         for (before, after) in patches(&self.planned).iter().zip(patches(&self.placed)) {
             assert_eq!(after.address, self.place(before.address), "{library}");
             assert_eq!((after.len, after.original), (before.len, before.original), "{library}");
-            let what = format!("{library}: the patch at {:#x}", before.address);
+            let what = || format!("{library}: the patch at {:#x}", before.address);
             let (mut old, mut new) = (before.replacement, after.replacement);
-            assert_eq!(before.displacement, after.displacement, "{what}");
+            assert_eq!(before.displacement, after.displacement, "{}", what());
             if let Some(at) = before.displacement.checked_sub(1).map(usize::from) {
                 let target = |patch: &Patch| {
                     let bytes: [u8; 4] = patch.replacement[at..at + 4].try_into().unwrap();
                     let next = patch.address + at as u64 + 4;
                     next.wrapping_add_signed(i32::from_le_bytes(bytes).into())
                 };
-                assert_eq!(target(&after), self.place(target(before)), "{what}");
+                assert_eq!(target(&after), self.place(target(before)), "{}", what());
                 let inside = target(before).wrapping_sub(self.planned.header.arena);
-                assert!(inside < self.planned.header.arena_len, "{what}");
+                assert!(inside < self.planned.header.arena_len, "{}", what());
                 left.push(inside as u32);
                 old[at..at + 4].fill(0);
                 new[at..at + 4].fill(0);
             }
-            assert_eq!(old, new, "{what}");
+            assert_eq!(old, new, "{}", what());
             let bytes = &before.replacement[..before.len.into()];
             let first = Decoder::with_ip(64, bytes, before.address, DecoderOptions::NONE).decode();
             let inside = first.near_branch_target().wrapping_sub(self.planned.header.arena);
             let leads_there = !first.is_invalid() && inside < self.planned.header.arena_len;
-            assert!(before.displacement != 0 || !leads_there, "{what}: {first}");
+            assert!(before.displacement != 0 || !leads_there, "{}: {first}", what());
         }
         while let Some(mut offset) = left.pop() {
             while seen.insert(offset) {

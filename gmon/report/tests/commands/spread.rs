@@ -1,17 +1,14 @@
 //! `gmon flat --spread`, against the flat profile that gprof prints of each process.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use example::example;
 use gmon::{Arc, Format, HistogramBuilder, Profile};
 use serde_json::Value;
-use support::{Compiled, Folder, bytes};
+
+use crate::example::example;
+use crate::support::{Compiled, Folder, bytes};
 
 const FUNCTIONS: [&str; 5] = ["even", "odd", "after", "far", "last"];
 

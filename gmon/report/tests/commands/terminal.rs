@@ -1,14 +1,11 @@
 //! Tables on a terminal: as wide as it is, with as many rows as it has lines, and in a pager. `script` is the terminal.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::process::{Command, Stdio};
 
-use example::{example, synthetic};
 use gprofinject_skip::{have, skipped};
-use support::Folder;
+
+use crate::example::{example, synthetic};
+use crate::support::Folder;
 
 /// Returns what a command prints on a terminal of that size, without colours. `setting` is of the environment.
 fn on_terminal(folder: &Folder, size: (u32, u32), setting: &str, command: &str) -> String {

@@ -1,15 +1,12 @@
 //! The reports of a run whose samples have stacks, which was made up by hand.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::collections::BTreeMap;
 
-use example::{counted, example, sampled};
 use gmon_run::{Hits, Recording, Stack};
 use serde_json::Value;
-use support::commands::{folder, json, message, text};
+
+use crate::example::{counted, example, sampled};
+use crate::support::commands::{folder, json, message, text};
 
 const HEAD: &str = "\
 prog and its libraries: 55 calls

@@ -1,10 +1,6 @@
 //! `gmon push`, against a server of these tests, which checks requests as Pyroscope's documentation has them: POST /ingest,
 //! the query `name`, `from` and `until`, and a form with the fields `profile` and `sample_type_config`.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,10 +9,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use example::example;
 use gmon_run::Recording;
 use gprofinject_skip as skip;
-use support::Folder;
+
+use crate::example::example;
+use crate::support::{self, Folder};
 
 /// What the server does with a connection.
 #[derive(Clone, Copy)]

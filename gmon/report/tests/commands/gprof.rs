@@ -1,9 +1,8 @@
 //! The real gprof reads the files that this crate writes, and prints the intended values.
 
-mod support;
-
 use gmon::{Arc, Block, BuildId, Format, Histogram, HistogramBuilder, Profile, SECONDS, Unit};
-use support::{Compiled, Folder, bytes};
+
+use crate::support::{Compiled, Folder, bytes, run};
 
 /// One sample per second, so that gprof's seconds are hits.
 const RATE: u32 = 1;
@@ -254,8 +253,8 @@ fn a_file_of_glibc() {
         b"int f(int i) { return i + 1; }\nint main(void) { int s = 0; for (int i = 0; i < 1000; i++) s = f(s); return s != 1000; }\n",
     );
     let prog = folder.file("pg");
-    support::run(std::process::Command::new("gcc").args(["-pg", "-O0"]).arg(source).arg("-o").arg(&prog));
-    support::run(std::process::Command::new(&prog).current_dir(&folder.0));
+    run(std::process::Command::new("gcc").args(["-pg", "-O0"]).arg(source).arg("-o").arg(&prog));
+    run(std::process::Command::new(&prog).current_dir(&folder.0));
     let file = std::fs::read(folder.file("gmon.out")).expect("glibc's file");
     let reading = gmon::ReadOptions::default().read(&file).expect("glibc's file");
     assert!(!reading.ambiguous_width);
@@ -337,7 +336,7 @@ fn the_symbols_that_gprof_takes() {
             .expect("an ELF file");
         let file = folder.write("empty.out", &bytes(&profile(Vec::new())));
         let arguments = ["-b", "-p", "-z", "--no-demangle"];
-        let output = support::run(std::process::Command::new("gprof").args(arguments).arg(&path).arg(&file));
+        let output = run(std::process::Command::new("gprof").args(arguments).arg(&path).arg(&file));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let rows = text.lines().filter(|line| line.trim_start().starts_with("0.00"));
         let mut theirs: Vec<_> = rows.filter_map(|line| line.split_whitespace().last()).collect();

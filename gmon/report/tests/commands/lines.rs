@@ -1,13 +1,11 @@
 //! `gmon lines` against gcov: two ways to count the same source.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use support::truth::{Truth, have, is_own};
-use support::{Folder, bytes, run};
+use crate::support::truth::{Truth, have, is_own};
+use crate::support::{Folder, bytes, run};
 
 /// Returns gcov's counts of a source, which is built again with --coverage. Lines without a count have none.
 /// Counts of template instances are added.

@@ -1,7 +1,5 @@
 //! `gmon lines` and `gmon asm` of recordings: which modules they show, how they find their files, and which options go together.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -10,7 +8,8 @@ use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::Code;
 use object::Object;
 use serde_json::Value;
-use support::{Folder, run};
+
+use crate::support::{Folder, run};
 
 /// A program that is started, one that it starts, a library of both without debug information, and one that nobody counted.
 const SOURCE: &str = "namespace n { template <class T> struct s { static T add(T a) { return a + 1; } }; }\n\

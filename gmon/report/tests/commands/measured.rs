@@ -1,13 +1,10 @@
 //! `gmon flat`, `graph` and `paths`, on measured times that were made up by hand.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
-use example::example;
 use gmon_run::{ArcTimes, FunctionTimes, Program};
 use serde_json::Value;
-use support::commands::{folder, json, message, text};
+
+use crate::example::example;
+use crate::support::commands::{folder, json, message, text};
 
 const HEAD: &str = "\
 prog and its libraries: 55 calls
@@ -357,7 +354,11 @@ fn flat_as_json() {
     // Samples of timers inside the program do not know their thread.
     let mut timer = example(false);
     timer.threads.iter_mut().for_each(|thread| thread.samples = 0);
-    let rows = json(&crate::folder("timer", &timer), &["flat", "--json", "--by", "thread"])["rows"].clone();
+    let rows = json(
+        &crate::support::commands::folder("timer", &timer),
+        &["flat", "--json", "--by", "thread"],
+    )["rows"]
+        .clone();
     assert!(rows[0].get("cpu_ns").is_none() && rows[0].get("waiting_ns").is_none());
 }
 

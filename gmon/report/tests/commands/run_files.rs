@@ -1,15 +1,11 @@
 //! The files that say which run is shown, and words that name none, on measured times that were made up by hand.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use example::example;
-use support::Folder;
-use support::commands::{folder, gmon, json, message, text};
+use crate::example::example;
+use crate::support::Folder;
+use crate::support::commands::{folder, gmon, json, message, text};
 
 /// The names of the program and of the file may be left out, and a file for another build is refused.
 #[test]

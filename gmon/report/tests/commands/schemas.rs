@@ -1,19 +1,16 @@
 //! The members of each report's JSON and their types, against `schemas.txt`: docs/json.md describes them, and whoever changes one has to
 //! change the other, and `version` if a reader could be misled.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::process::Command;
 
-use example::{counted, example, sampled};
 use gmon::{Arc, Block, Format, HistogramBuilder, Profile};
 use gmon_run::{KeptValue, LineSamples, OtherValues, Recording, ValueCounts, ValueKind, Values};
 use serde_json::Value;
-use support::{Folder, bytes};
+
+use crate::example::{counted, example, sampled};
+use crate::support::{self, Folder, bytes};
 
 /// The members and the types that were found, by the path to them.
 type Members = BTreeMap<String, BTreeSet<&'static str>>;

@@ -1,16 +1,13 @@
 //! `gmon merge` of many files: the same on any number of threads, as `gprof -s` has it, and of measured times.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use example::example;
 use gmon::{Arc, Block, Format, HistogramBuilder, Profile};
 use gmon_run::{Recording, Thread};
-use support::{Folder, bytes};
+
+use crate::example::example;
+use crate::support::{self, Folder, bytes};
 
 fn merge(folder: &Folder, args: &[&str], files: &[PathBuf]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));

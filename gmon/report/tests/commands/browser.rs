@@ -1,14 +1,10 @@
 //! `gmon report` on a real terminal: keys are sent to it in tmux, and what the terminal shows is read.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use example::example;
-use support::Folder;
+use crate::example::example;
+use crate::support::Folder;
 
 /// A terminal of tmux's, with a shell in it, in a folder with the example as `gmon.pb.gz`.
 struct Terminal {

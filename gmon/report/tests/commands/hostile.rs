@@ -1,12 +1,11 @@
 //! Damaged and malicious bytes cause errors with offsets, no panic, and no use of memory beyond the file's
 //! size. This is the deterministic part of what `fuzz/` does.
 
-#[path = "../../tests/support/entry.rs"]
-mod entry;
-
 use std::process::Command;
 
 use gmon::{Arc, Block, BuildId, Format, Histogram, Profile, ReadOptions, SECONDS};
+
+use crate::entry;
 
 fn sample(format: Format) -> Vec<u8> {
     let histogram = |low| {

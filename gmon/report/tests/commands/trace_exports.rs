@@ -1,11 +1,10 @@
 //! `gmon trace --chrome` and `--perfetto`, of a trace that was made by hand.
 
-mod support;
-
 use std::collections::HashMap;
 
 use serde_json::Value;
-use support::traces::{folder, text};
+
+use crate::support::traces::{folder, text};
 
 /// Events of a thread nest, each thread has a name, and a coroutine's stack is a thread of its own.
 #[test]

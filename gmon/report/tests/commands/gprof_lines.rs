@@ -1,15 +1,14 @@
 //! gprof prints the right counts of lines from what [`gmon_blocks::at_lines`] makes of basic blocks.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gmon::Profile;
 use gprofinject_image::debug::Lines;
-use support::truth::{Truth, have, is_own};
-use support::{Folder, bytes, run};
+
+use crate::support::truth::{Truth, have, is_own};
+use crate::support::{Folder, bytes, run};
 
 const LOOPS: &str = include_str!("programs/loops.c");
 

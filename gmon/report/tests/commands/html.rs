@@ -1,19 +1,16 @@
 //! `gmon html`: what is in its report, and whether a browser shows it.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use example::{CALLS, SELF_NS, example, synthetic};
 use gmon::{Block, Format, Profile};
 use gmon_run::{Calls, Hits, KeptValue, Module, Program, Recording, Stack, ValueCounts, ValueKind, Values};
 use gprofinject_skip::{have, have_for, skipped};
 use serde_json::{Value, json};
-use support::Folder;
+
+use crate::example::{CALLS, SELF_NS, example, synthetic};
+use crate::support::{self, Folder};
 
 fn gmon(folder: &Folder, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));

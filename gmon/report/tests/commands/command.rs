@@ -1,12 +1,11 @@
 //! The `gmon` command: its output, its exit status, and the files that it writes.
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
 use gmon::{Arc, BuildId, Format, HistogramBuilder, Profile};
-use support::{Folder, bytes};
+
+use crate::support::{Folder, bytes};
 
 fn gmon(args: &[&str], files: &[&Path]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gmon"));

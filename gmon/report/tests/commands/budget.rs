@@ -1,13 +1,10 @@
 //! `gmon check --budget` on measured times that were made up by hand.
 
-#[path = "../../run/tests/support/mod.rs"]
-mod example;
-mod support;
-
-use example::{counted, example};
 use gmon_run::{Clock, ClockSource, Recording};
-use support::Folder;
-use support::commands::{folder, gmon, message, text};
+
+use crate::example::{counted, example};
+use crate::support::Folder;
+use crate::support::commands::{folder, gmon, message, text};
 
 /// The example as a run with `--clock instructions`: its times are numbers of instructions.
 fn executed() -> Recording {

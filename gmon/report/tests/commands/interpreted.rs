@@ -1,12 +1,11 @@
 //! Reports of functions that an interpreter or a virtual machine executes, of a run that was made up by hand.
 
-mod support;
-
 use base64::prelude::{BASE64_STANDARD, Engine};
 use gmon_run::{Function, GENERATED, Hits, LineSamples, Module, PYTHON, Program, Recording, Stack};
 use serde_json::{Value, json};
-use support::Folder;
-use support::commands::{gmon, json as json_of, text};
+
+use crate::support::Folder;
+use crate::support::commands::{gmon, json as json_of, text};
 
 const SOURCE: &str = "def main():\n    work()\n\ndef work():\n    return sum(range(9))\n";
 

@@ -32,9 +32,10 @@ asm(".text\n"
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    /// Creates the folder of a test.
+    /// Creates a folder of the test that runs in this thread. Other tests may use the same name.
     pub(crate) fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let test = std::thread::current().name().unwrap_or_default().replace("::", "-");
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test).join(name);
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder for the test");
         Folder(path)

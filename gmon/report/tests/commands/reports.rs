@@ -1,7 +1,5 @@
 //! The reports against callgrind's count of each instruction, and the messages if they cannot be made.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,8 +7,9 @@ use std::process::{Command, Output};
 use gmon::{Arc, Block, BuildId, Format, Profile};
 use gprofinject_image::x86::goes_on;
 use serde_json::Value;
-use support::truth::{Truth, have, is_own};
-use support::{Folder, bytes, run};
+
+use crate::support::truth::{Truth, have, is_own};
+use crate::support::{Folder, bytes, run};
 
 const LOOPS: &str = include_str!("programs/loops.c");
 const SHAPES: &str = include_str!("programs/shapes.c");

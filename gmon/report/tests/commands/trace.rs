@@ -1,11 +1,10 @@
 //! `gmon trace`, on a trace that was made by hand.
 
-mod support;
-
 use gmon_trace::{Chunk, ClockKind, Event, FILE_HEADER, Process, State};
 use serde_json::Value;
-use support::Folder;
-use support::traces::{folder, function, gmon, message, text, text_and_message};
+
+use crate::support::Folder;
+use crate::support::traces::{folder, function, gmon, message, text, text_and_message};
 
 /// Times are half of the ticks. `open` took 102 ticks, of which 2 are overhead: 50 ns. `turn` took 100 and is left, of which 2 are
 /// its own overhead and 6 that of the call within it: 46 ns. Of these, 90 - 2 ticks are those of `tail`, which is 44 ns, and

@@ -1,8 +1,6 @@
 //! Random basic-block counts: sums are exact however the files' records are split, and damaged programs cause
 //! errors.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -13,8 +11,9 @@ use gprofinject_image::debug::Lines;
 use gprofinject_image::instructions::Code;
 use gprofinject_image::x86::goes_on;
 use proptest::prelude::*;
-use support::Folder;
-use support::truth::{Truth, is_own};
+
+use crate::support::truth::{Truth, is_own};
+use crate::support::{self, Folder};
 
 /// A program whose basic blocks are known, but not their counts.
 struct Built {
