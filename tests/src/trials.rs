@@ -2,12 +2,10 @@
 //!
 //! Cargo's own harness has a fixed list of tests and as many threads as there are processors. Many system
 //! tests wait most of the time, some measure, and the matrix of programs and flag sets is read from a folder.
-//! So this harness uses [`libtest_mimic`], runs twice as many trials at a time as there are processors, more
-//! while a processor is idle ([`slots`]), and runs a trial that measures alone. Trials whose programs keep all
-//! processors busy run one after the other: two of them at a time would take several times as long, because
-//! gprofinject would then get little of the machine beside all their threads.
-
-mod slots;
+//! So this harness uses [`libtest_mimic`], runs twice as many trials at a time as there are processors, and
+//! runs a trial that measures alone. Trials whose programs keep all processors busy run one after the other:
+//! two of them at a time would take several times as long, because gprofinject would then get little of the
+//! machine beside all their threads.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -20,8 +18,6 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed};
 
 use crate::run;
-
-use slots::Slots;
 
 /// Whether other trials may run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,9 +84,6 @@ static MACHINE: RwLock<()> = RwLock::new(());
 /// A busy trial holds this, after [`MACHINE`].
 static BUSY: Mutex<()> = Mutex::new(());
 
-/// A trial that runs together with others has one of these, which it takes after [`MACHINE`] and [`BUSY`].
-static SLOTS: Slots = Slots::new();
-
 /// How long each trial took, and the processor time that this process and those it started took meanwhile.
 static TIMES: Mutex<Vec<(Duration, Duration, String)>> = Mutex::new(Vec::new());
 
@@ -99,14 +92,8 @@ static TIMES: Mutex<Vec<(Duration, Duration, String)>> = Mutex::new(Vec::new());
 /// The command line is libtest's. With `GPROFINJECT_TIMES=1` the slowest trials and the processor time are printed at the end.
 pub fn main(trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    match arguments.test_threads {
-        Some(threads) => SLOTS.allow(threads, threads),
-        None => {
-            let processors = thread::available_parallelism().map_or(1, usize::from);
-            SLOTS.allow(2 * processors, 4 * processors);
-            // Some threads wait for a slot, or for the end of a busy trial.
-            arguments.test_threads = Some(6 * processors);
-        }
+    if arguments.test_threads.is_none() {
+        arguments.test_threads = Some(2 * thread::available_parallelism().map_or(1, usize::from));
     }
     let trials = in_order(trials);
     let say_otherwise = panic::take_hook();
@@ -165,7 +152,6 @@ fn one(name: String, company: Company, trial: Box<dyn FnOnce() + Send>) -> Resul
     let _alone = alone.then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner));
     let _shared = (!alone).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
     let _busy = (company == Company::Busy).then(|| BUSY.lock().unwrap_or_else(PoisonError::into_inner));
-    let _slot = (!alone).then(|| SLOTS.take());
     PANIC.with(|said| *said.borrow_mut() = Some(String::new()));
     let processor_time = || {
         let (own, others) = run::processor_time();
