@@ -34,12 +34,13 @@ gprofinject_tests::trials! {
         ends,
         forks,
         coroutines,
-        short_calls,
         calibrations,
         static_programs,
         from_the_midst,
         functions_of_libraries_only,
         go_programs_cannot_be_measured;
+    alone:
+        short_calls;
 }
 
 const LIMIT: Duration = Duration::from_secs(120);
