@@ -113,8 +113,20 @@ impl<'p> Callers<'p> {
             return direct;
         }
         let through = |&function: &Place| self.tried(function, registers, stack, tree).certain();
-        let through = jumping.iter().find_map(through);
-        through.map_or(direct, |code| Caller::Found(Fit::Certain, code))
+        if let Some(code) = jumping.iter().find_map(through) {
+            return Caller::Found(Fit::Certain, code);
+        }
+        if !matches!(direct, Caller::None) {
+            return direct;
+        }
+        // A frame that was there before the hooks came returns to its caller itself, and nobody has counted its call.
+        let nearest = self.jumping(callee);
+        let tried = nearest.into_iter().map(|function| self.tried(function, registers, stack, tree));
+        let mut found = tried.filter(|caller| !matches!(caller, Caller::None));
+        match (found.next(), found.next()) {
+            (Some(only), None) => only,
+            _ => direct,
+        }
     }
 
     /// Whether a function has called another one, or one that may have ended in a tail call of it.
