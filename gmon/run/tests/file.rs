@@ -19,7 +19,7 @@ fn unpacked(file: &[u8]) -> Vec<u8> {
 }
 
 fn packed(bytes: &[u8]) -> Vec<u8> {
-    let mut file = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut file = GzEncoder::new(Vec::new(), Compression::best());
     file.write_all(bytes).expect("memory");
     file.finish().expect("memory")
 }
