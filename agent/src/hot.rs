@@ -13,6 +13,7 @@ pub(crate) mod callers;
 pub(crate) mod cells;
 pub(crate) mod clear;
 pub(crate) mod counters;
+pub(crate) mod entered;
 pub(crate) mod gate;
 pub(crate) mod gate_code;
 pub(crate) mod interrupted;

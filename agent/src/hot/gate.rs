@@ -29,6 +29,7 @@
 //! the return address is in a cell that only the arena's tables describe, so a backtrace ends there.
 #![allow(unsafe_code, reason = "the way from machine code to Rust and back")]
 
+use crate::hot::entered::entered;
 use crate::hot::newest_frame::newest_frame;
 use crate::hot::next::BODY;
 use crate::hot::recent_arcs::recent_arcs;
@@ -61,86 +62,8 @@ macro_rules! gates {
     ) => {
 global_asm!(
     recent_arcs!(),
-    // Input: rsp = CFA - below. Output: rcx = thread block, rdx = offset of the thread words.
-    ".macro gpi_look below",
-    "mov [rsp-40+\\below], rcx",
-    "mov [rsp-48+\\below], rdx",
-    "mov [rsp-56+\\below], rdi",
-    words_offset!("rdx"),
-    thread_word!("mov rcx, ", "[rdx+{block}]"),
-    ".endm",
-    ".macro gpi_looked below",
-    "mov rcx, [rsp-40+\\below]",
-    "mov rdx, [rsp-48+\\below]",
-    "mov rdi, [rsp-56+\\below]",
-    ".endm",
-    // After gpi_look and gpi_label: counts a jump to function eax out of the function that the frame's cell names, and stores
-    // function eax in the cell, since the frame is now its own. Output: rsi = cell. The old value of rsi is saved at
-    // CFA-64, on the `otherwise` path as well.
-    ".macro gpi_tail below, otherwise",
-    "mov [rsp-64+\\below], rsi",
-    ".if {is_libraries}",
-    words_offset!("rdx"),
-    ".endif",
-    thread_word!("mov rsi, ", "[rdx+{cells}]"),
-    "lea rdx, [rsp+\\below]",
-    "xor rdx, [rsi+{window_word}]",
-    "cmp rdx, {window}",
-    "jae \\otherwise",
-    "lea rsi, [rsi+rdx*2]",
-    // The cell may be that of another frame than an interned one, or than a standard one whose contents are aside.
-    "cmp byte ptr [rsi+{state}], {interned}",
-    "jae \\otherwise",
-    ".if {is_libraries} == 0",
-    "mov rdx, r11",
-    "sub rdx, [rip+{agent}+{arena_lo}]",
-    "cmp rdx, {labels_end}",
-    "jb \\otherwise",
-    ".endif",
-    "mov r11d, [rsi+{function}]",
-    "cmp r11d, eax",
-    "je \\otherwise",
-    "bts r11, {tail_bit}",
-    "gpi_recent \\otherwise",
-    "mov [rsi+{function}], eax",
-    ".endm",
-    // Stores at CFA-32 the address in the arena that the field `place` of function eax's record names, minus `before`
-    // bytes. Changes rax, rcx.
-    ".macro gpi_next place, below, before=0",
-    "imul eax, eax, {record}",
-    "mov rcx, [rip+{agent}+{functions}]",
-    "mov eax, [rcx+rax+\\place]",
-    "add rax, [rip+{agent}+{base}]",
-    ".if \\before",
-    "sub rax, \\before",
-    ".endif",
-    "mov [rsp-32+\\below], rax",
-    ".endm",
+    entered!(),
     newest_frame!($foreign, $native),
-    // After gpi_look: goes to `label` if the return address r11 is an exit label. Between the arenas of libraries there may be
-    // anything, so the page is looked up. Changes rdi, and rdx if the functions are those of libraries.
-    ".macro gpi_label label",
-    "cmp r11, [rip+{agent}+{arena_lo}]",
-    "jb 6f",
-    "cmp r11, [rip+{agent}+{arena_hi}]",
-    ".if {is_libraries}",
-    "jae 6f",
-    // `bt` with an operand in memory takes ten times as long.
-    "mov rdi, r11",
-    "sub rdi, [rip+{agent}+{base}]",
-    "lea rdx, [rip+{labels}]",
-    "shr rdi, {page_shift}+6",
-    "mov rdx, [rdx+rdi*8]",
-    "mov rdi, r11",
-    "sub rdi, [rip+{agent}+{base}]",
-    "shr rdi, {page_shift}",
-    "bt rdx, rdi",
-    "jc \\label",
-    ".else",
-    "jb \\label",
-    ".endif",
-    "6:",
-    ".endm",
     ".macro gpi_save",
     save_registers!(),
     ".endm",

@@ -152,7 +152,7 @@ pub(crate) struct Names {
     files: HashMap<Arc<str>, (Option<Identity>, Option<Functions>)>,
     /// The CFAs in functions, by where the bytes of their file are in this process and by link address, as far as they were asked for and
     /// are known.
-    cfas: HashMap<(usize, u64), Option<Cfas>, Seed>,
+    cfas: HashMap<(usize, u64), Option<(Cfas, bool)>, Seed>,
 }
 
 /// The functions of a file, and the stubs of its PLT once they are needed.
@@ -194,8 +194,12 @@ impl Names {
         }
     }
 
-    /// Returns the CFAs in the function of a file that begins at a link address, if its unwind table tells.
-    pub(crate) fn cfas(&mut self, subject: &'static Subject<'static>, function: u64) -> Option<&Cfas> {
+    /// Returns [`Sections::cfas`] of the function of a file that begins at a link address.
+    pub(crate) fn cfas(
+        &mut self,
+        subject: &'static Subject<'static>,
+        function: u64,
+    ) -> Option<&(Cfas, bool)> {
         /// A large program has hundreds of thousands of functions.
         const MOST: usize = 1 << 16;
         if self.cfas.len() >= MOST {

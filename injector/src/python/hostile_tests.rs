@@ -34,15 +34,9 @@ fn names(frames: &Frames) -> Vec<(u64, Vec<&str>)> {
         .collect()
 }
 
-trait ConcatNames {
-    fn concat_names(&self) -> Vec<&str>;
-}
-
-impl ConcatNames for Vec<(u64, Vec<&str>)> {
-    /// Returns the names in all runs.
-    fn concat_names(&self) -> Vec<&str> {
-        self.iter().flat_map(|(_, names)| names.iter().copied()).collect()
-    }
+/// Returns the names of all functions, the innermost first.
+fn all_names(frames: &Frames) -> Vec<&str> {
+    names(frames).into_iter().flat_map(|(_, names)| names).collect()
 }
 
 fn frames(found: Found) -> Frames {
@@ -112,14 +106,14 @@ fn several_interpreters() {
         let mut reader = Reader::with(python.interpreter, 1);
         let inner = ["\u{fffd}[31m (x.py:5)", "h\u{1f600} (\u{431}.py:4)", "C.g (\u{e9}.py:3)"];
         let outer = ["f (main.py:10)", "<module> (main.py:1)"];
-        assert_eq!(names(&frames(read(&python, &mut reader))).concat_names(), inner, "3.{minor}");
+        assert_eq!(all_names(&frames(read(&python, &mut reader))), inner, "3.{minor}");
         python.is_called_by(&[&OUTER]);
         let found = frames(read(&python, &mut reader));
-        assert_eq!(names(&found).concat_names(), [&inner[..], &outer].concat(), "3.{minor}");
+        assert_eq!(all_names(&found), [&inner[..], &outer].concat(), "3.{minor}");
         assert!(found.is_whole);
         // The newer one executes nothing any more.
         python.memory.put(python.current(), 0);
-        assert_eq!(names(&frames(read(&python, &mut reader))).concat_names(), outer, "3.{minor}");
+        assert_eq!(all_names(&frames(read(&python, &mut reader))), outer, "3.{minor}");
     }
 }
 

@@ -16,11 +16,26 @@ pub(super) fn is_alone(interpreter: u64, runtime: u64, layout: &Layout, memory: 
         && word(interpreter, layout.next_interpreter) == Some(0)
 }
 
-/// Returns the addresses of the states of the thread that has this number for itself: one of each interpreter, the newest interpreter first.
-pub(super) fn all(tid: i32, runtime: u64, layout: &Layout, memory: &impl Memory) -> Option<Vec<u64>> {
+/// With which thread state a visit goes on.
+enum Next {
+    Thread,
+    /// The first one of the next interpreter.
+    Interpreter,
+    /// None: all is known.
+    End,
+}
+
+/// Visits the states of all threads, each with its address and its first bytes, those of the newest interpreter first. Returns `None` if the
+/// memory cannot be read.
+fn visit(
+    runtime: u64,
+    layout: &Layout,
+    memory: &impl Memory,
+    mut each: impl FnMut(u64, &[u8]) -> Next,
+) -> Option<()> {
     let mut interpreter = memory.word(runtime.checked_add(layout.interpreters as u64)?)?;
     let mut bytes = vec![0; layout.thread_bytes()];
-    let (mut count, mut found) = (0, Vec::new());
+    let mut count = 0;
     for _ in 0..INTERPRETERS {
         if interpreter == 0 {
             break;
@@ -30,15 +45,28 @@ pub(super) fn all(tid: i32, runtime: u64, layout: &Layout, memory: &impl Memory)
             if !memory.read(state, &mut bytes) {
                 return None;
             }
-            if is_of(tid, &bytes, layout, memory) {
-                found.push(state);
-                break;
+            match each(state, &bytes) {
+                Next::Thread => count += 1,
+                Next::Interpreter => break,
+                Next::End => return Some(()),
             }
-            count += 1;
             state = word(&bytes, layout.thread.next)?;
         }
         interpreter = memory.word(interpreter.checked_add(layout.next_interpreter as u64)?)?;
     }
+    Some(())
+}
+
+/// Returns the addresses of the states of the thread that has this number for itself: one of each interpreter, the newest interpreter first.
+pub(super) fn all(tid: i32, runtime: u64, layout: &Layout, memory: &impl Memory) -> Option<Vec<u64>> {
+    let mut found = Vec::new();
+    visit(runtime, layout, memory, |state, bytes| {
+        if !is_of(tid, bytes, layout, memory) {
+            return Next::Thread;
+        }
+        found.push(state);
+        Next::Interpreter
+    })?;
     Some(found)
 }
 
@@ -50,28 +78,17 @@ pub(super) fn find(
     layout: &Layout,
     memory: &impl Memory,
 ) -> Option<u64> {
-    let mut interpreter = memory.word(runtime.checked_add(layout.interpreters as u64)?)?;
-    let mut bytes = vec![0; layout.thread_bytes()];
-    let (mut count, mut only) = (0, None);
-    for _ in 0..INTERPRETERS {
-        if interpreter == 0 {
-            break;
+    let (mut found, mut others, mut count) = (None, None, 0);
+    visit(runtime, layout, memory, |state, bytes| {
+        if is_of(tid, bytes, layout, memory) {
+            found = Some(state);
+            return Next::End;
         }
-        let mut state = memory.word(interpreter.checked_add(layout.threads as u64)?)?;
-        while state != 0 && count < THREADS {
-            if !memory.read(state, &mut bytes) {
-                return None;
-            }
-            if is_of(tid, &bytes, layout, memory) {
-                return Some(state);
-            }
-            (only, count) = (Some(state), count + 1);
-            state = word(&bytes, layout.thread.next)?;
-        }
-        interpreter = memory.word(interpreter.checked_add(layout.next_interpreter as u64)?)?;
-    }
+        (others, count) = (Some(state), count + 1);
+        Next::Thread
+    })?;
     // The number in a forked process may be that of its parent's thread.
-    only.filter(|_| count == 1 && tid == process)
+    found.or_else(|| others.filter(|_| count == 1 && tid == process))
 }
 
 /// Whether a thread state with these bytes is that of the thread with this number.

@@ -54,16 +54,17 @@ impl<'d> Sections<'d> {
         Some(Sections { header, frames: (frames_at, frames) })
     }
 
-    /// Returns the CFAs in the code that the frame description of a link address covers; `None` if no table finds it, or its own CFAs are
-    /// damaged.
-    pub fn cfas(&self, address: u64) -> Option<Cfas> {
+    /// Returns the CFAs in the code that the frame description of a link address covers, and whether a frame there may be the outermost one of
+    /// its stack. Returns `None` if no table finds the description, or its CFAs are damaged.
+    pub fn cfas(&self, address: u64) -> Option<(Cfas, bool)> {
         let ((header_at, header), (frames_at, frames)) = (self.header?, self.frames);
         let bases = BaseAddresses::default().set_eh_frame_hdr(header_at).set_eh_frame(frames_at);
         let header = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
         let frames = EhFrame::new(frames, LittleEndian);
         let entry =
             header.table()?.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset).ok()?;
-        Cfas::of(&frames, &bases, &entry, entry.initial_address()..entry.end_address(), None)
+        let cfas = Cfas::of(&frames, &bases, &entry, entry.initial_address()..entry.end_address(), None)?;
+        Some((cfas, unwind::may_be_outermost(&frames, &bases, &entry)))
     }
 }
 

@@ -250,8 +250,6 @@ pub struct Cfas {
     end: u64,
     /// The CFA from each address on, sorted.
     rows: Vec<(u64, Option<(u16, i64)>)>,
-    /// See [`Cfas::is_outermost`].
-    is_outermost: bool,
 }
 
 impl Cfas {
@@ -272,11 +270,6 @@ impl Cfas {
             _ => return None,
         };
         Some(value.wrapping_add_signed(offset))
-    }
-
-    /// Whether the description says somewhere that there is no return address, as where a program or a thread begins (DWARF 5, 6.4.4).
-    pub fn is_outermost(&self) -> bool {
-        self.is_outermost
     }
 
     /// Whether the description covers an address.
@@ -324,17 +317,6 @@ impl Cfas {
         const MOST: u64 = 1 << 16;
         let mut budget = MOST;
         let cie = parsed.cie();
-        let has_end = |mut instructions: CallFrameInstructionIter<'_, Slice<'d>>| {
-            while let Ok(Some(instruction)) = instructions.next() {
-                let is_end = |register| register == cie.return_address_register();
-                if matches!(instruction, CallFrameInstruction::Undefined { register } if is_end(register)) {
-                    return true;
-                }
-            }
-            false
-        };
-        let is_outermost =
-            has_end(cie.instructions(section, bases)) || has_end(parsed.instructions(section, bases));
         let before = cie.instructions(section, bases);
         let initial = cfa_at(cie, Cfa::Expression, before, None, &mut budget)?;
         let instructions = parsed.instructions(section, bases);
@@ -351,8 +333,27 @@ impl Cfas {
         });
         // The CFA is unknown after an instruction that cannot be interpreted.
         rows.push((from, end.and_then(simple)));
-        Some(Cfas { start: covered.start, end: covered.end, rows, is_outermost })
+        Some(Cfas { start: covered.start, end: covered.end, rows })
     }
+}
+
+/// Whether a frame description says somewhere that there is no return address, as where a program or a thread begins (DWARF 5, 6.4.4).
+pub(crate) fn may_be_outermost<'d>(
+    section: &EhFrame<Slice<'d>>,
+    bases: &BaseAddresses,
+    parsed: &FrameDescription<'d>,
+) -> bool {
+    let cie = parsed.cie();
+    let has_end = |mut instructions: CallFrameInstructionIter<'_, Slice<'d>>| {
+        while let Ok(Some(instruction)) = instructions.next() {
+            let is_end = |register| register == cie.return_address_register();
+            if matches!(instruction, CallFrameInstruction::Undefined { register } if is_end(register)) {
+                return true;
+            }
+        }
+        false
+    };
+    has_end(cie.instructions(section, bases)) || has_end(parsed.instructions(section, bases))
 }
 
 /// A frame description in its encoded form.

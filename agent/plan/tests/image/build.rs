@@ -1,6 +1,7 @@
 //! Compiles small programs into the target folder, and checks the invariants of every image.
 
 use gprofinject_image::{Function, FunctionKind, Image};
+use gprofinject_plan::{Hooks, Measured, Options, Role};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -131,4 +132,24 @@ pub(crate) fn around<'i, 'd>(image: &'i Image<'d>, address: u64) -> &'i Function
     let holds =
         |function: &&Function<'_>| (function.address..function.address + function.size).contains(&address);
     image.functions.iter().find(holds).unwrap_or_else(|| panic!("{address:#x} is in no function"))
+}
+
+/// Returns the options of a plan that hooks entries and exits of all functions, and counts only.
+pub(crate) fn options(role: Role) -> Options<'static> {
+    Options {
+        hooks: Hooks::Both,
+        engine: Default::default(),
+        selected: &|_| true,
+        min_size: 0,
+        insist: false,
+        shadow_stack: false,
+        counted: None,
+        clock: false,
+        outermost: false,
+        role,
+        measured: Measured::None,
+        told: None,
+        arena: None,
+        words: 0,
+    }
 }

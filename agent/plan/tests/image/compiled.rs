@@ -1,8 +1,9 @@
 //! Programs from compilers with many options, compared with the output of readelf.
 
-use crate::build::{check, compile, compile_if_possible, folder, has, named, run, skipped};
+use crate::build::{check, compile, compile_if_possible, folder, has, named, options, run, skipped};
 use crate::readelf;
 use gprofinject_image::{ElfType, FunctionKind, Image};
+use gprofinject_plan::{Options, Role};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -375,22 +376,7 @@ fn runtimes_that_rely_on_return_addresses_are_known_by_their_functions() {
         let image = Image::read(&bytes).unwrap();
         assert_eq!(image.facts.runtime.as_deref(), runtime, "{name}");
         let hooks = gprofinject_plan::Hooks::Both;
-        let options = gprofinject_plan::Options {
-            hooks,
-            engine: Default::default(),
-            selected: &|_| true,
-            min_size: 0,
-            insist: false,
-            shadow_stack: false,
-            counted: None,
-            clock: false,
-            outermost: false,
-            role: gprofinject_plan::Role::Program,
-            measured: gprofinject_plan::Measured::None,
-            told: None,
-            arena: None,
-            words: 0,
-        };
+        let options = Options { hooks, ..options(Role::Program) };
         let plan = gprofinject_plan::Plan::new(&image, &options);
         let expected =
             if runtime.is_some() { gprofinject_plan::Hooks::Entry } else { gprofinject_plan::Hooks::Both };

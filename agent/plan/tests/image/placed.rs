@@ -9,11 +9,11 @@ use gprofinject_abi::plan::{FunctionRecord, LIBRARIES, Patch, PlanHeader, Table,
 use gprofinject_abi::region::SLOTS;
 use gprofinject_abi::times::{TIMES, TimesHeader};
 use gprofinject_image::{Function, Image};
-use gprofinject_plan::{Hooks, Measured, Options, Placement, Plan, Role};
+use gprofinject_plan::{Hooks, Options, Placement, Plan, Role};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use zerocopy::FromBytes;
 
-use crate::build::{folder, try_compile};
+use crate::build::{folder, options, try_compile};
 
 /// Libraries that are often installed, with assembly code, exceptions, tables in their text, and tail calls.
 const INSTALLED: [&str; 9] = [
@@ -233,22 +233,7 @@ fn is_placed_right_in(library: &str, bytes: &[u8], role: Role) -> usize {
         (Hooks::Both, Some(all), true),
     ];
     for (hooks, counted, clock) in modes.into_iter().take(if role.is_standalone() { 3 } else { 6 }) {
-        let options = Options {
-            hooks,
-            engine: Default::default(),
-            selected: &|_| true,
-            min_size: 0,
-            insist: false,
-            shadow_stack: false,
-            counted,
-            clock,
-            outermost: false,
-            role,
-            measured: Measured::None,
-            told: None,
-            arena: None,
-            words: 0,
-        };
+        let options = Options { hooks, counted, clock, ..options(role) };
         let plan = Plan::new(&image, &options);
         for moved in [0, 0x0123_4000, -0x0543_2000] {
             let pair = Pair::new(&plan, moved);
@@ -298,22 +283,7 @@ fn call_sites_before_stubs_have_slots() {
         let known = gprofinject_image::plt::stubs(&bytes);
         let names: Vec<&str> =
             stubs.iter().filter_map(|&at| Some(&*gprofinject_image::plt::at(&known, at)?.name)).collect();
-        let options = Options {
-            hooks: Hooks::Both,
-            engine: Default::default(),
-            selected: &|_| true,
-            min_size: 0,
-            insist: false,
-            shadow_stack: false,
-            counted: None,
-            clock: false,
-            outermost: false,
-            role: Role::Library,
-            measured: Measured::None,
-            told: None,
-            arena: None,
-            words: 0,
-        };
+        let options = options(Role::Library);
         let plan = Plan::new(&image, &options);
         let slots = plan.records.iter().find(|record| record.entry == called).unwrap().slot_count;
         (names.join(" "), slots)
@@ -335,22 +305,7 @@ fn a_library_that_makes_threads() {
             .unwrap();
     let bytes = std::fs::read(library).unwrap();
     let image = Image::read_library(&bytes, None).unwrap();
-    let options = Options {
-        hooks: Hooks::Both,
-        engine: Default::default(),
-        selected: &|_| false,
-        min_size: 0,
-        insist: false,
-        shadow_stack: false,
-        counted: None,
-        clock: false,
-        outermost: false,
-        role: Role::StandaloneLibrary,
-        measured: Measured::None,
-        told: None,
-        arena: None,
-        words: 0,
-    };
+    let options = Options { selected: &|_| false, ..options(Role::StandaloneLibrary) };
     let plan = Plan::new(&image, &options);
     assert_eq!((plan.records.len(), plan.redirected.len(), plan.patches().len()), (0, 2, 2));
     assert!(Pair::new(&plan, 0).check_all("the test's library") > 20);

@@ -1,10 +1,10 @@
 //! Plans for static programs: every system call that may make a thread or execute a program leads to the agent, and every
 //! patch is right. What the programs contain is compared with the output of objdump.
 
-use crate::build::{compile_if_possible, folder, has, run, skipped};
+use crate::build::{compile_if_possible, folder, has, options, run, skipped};
 use gprofinject_abi::plan::{ArenaHeader, Patch, PlanHeader};
 use gprofinject_image::{Function, FunctionKind, Image};
-use gprofinject_plan::{Hooks, Measured, Options, Plan, Reason, Role, Verdict};
+use gprofinject_plan::{Hooks, Options, Plan, Reason, Role, Verdict};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
@@ -135,22 +135,7 @@ pub(crate) struct Carried<'i, 'd> {
 impl<'i, 'd> Carried<'i, 'd> {
     pub(crate) fn new(image: &'i Image<'d>, hooks: Hooks, counted: bool) -> Carried<'i, 'd> {
         let all: &dyn Fn(&Function) -> bool = &|_| true;
-        let options = Options {
-            hooks,
-            engine: Default::default(),
-            selected: &|_| true,
-            min_size: 0,
-            insist: false,
-            shadow_stack: false,
-            counted: counted.then_some(all),
-            clock: false,
-            outermost: false,
-            role: Role::Standalone,
-            measured: Measured::None,
-            told: None,
-            arena: None,
-            words: 0,
-        };
+        let options = Options { hooks, counted: counted.then_some(all), ..options(Role::Standalone) };
         let plan = Plan::new(image, &options);
         let file = plan.encode(&[]).concat();
         let header = PlanHeader::read_from_prefix(&file).unwrap().0;

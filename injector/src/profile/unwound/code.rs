@@ -185,7 +185,7 @@ impl<'p> Codes<'p> {
     /// Returns the CFA of a function's frame, by the registers that it has at a call at this link address. Returns `None` if the function's
     /// unwind table does not tell it by the stack pointer or the frame pointer alone.
     pub(super) fn cfa(&mut self, function: Place, call: u64, registers: &UnwindRegsX86_64) -> Option<u64> {
-        self.cfas(function)?.value(call, registers.sp(), registers.bp())
+        self.cfas(function)?.0.value(call, registers.sp(), registers.bp())
     }
 
     /// Returns the same where the frame is certainly not the outermost one of its stack.
@@ -195,11 +195,11 @@ impl<'p> Codes<'p> {
         call: u64,
         registers: &UnwindRegsX86_64,
     ) -> Option<u64> {
-        let cfas = self.cfas(function).filter(|cfas| !cfas.is_outermost())?;
+        let (cfas, _) = self.cfas(function).filter(|(_, may_be_outermost)| !may_be_outermost)?;
         cfas.value(call, registers.sp(), registers.bp())
     }
 
-    fn cfas(&mut self, function: Place) -> Option<&Cfas> {
+    fn cfas(&mut self, function: Place) -> Option<&(Cfas, bool)> {
         let planned = self.profile.modules.get(function.module as usize)?.program;
         self.names.cfas(planned.subject, function.address)
     }
