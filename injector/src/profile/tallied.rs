@@ -11,7 +11,7 @@ use crate::store::region::tallies::{Caller, Tally};
 /// Returns what the threads of a process have counted. What names no function of the process, or no value of it, is left out.
 pub(crate) fn of_process(tallies: Vec<Tally>, space: &Space) -> Vec<Values> {
     if tallies.is_empty() {
-        // A large program has many labels.
+        // It takes milliseconds to sort the exit labels of a large program.
         return Vec::new();
     }
     let labels = space.exit_labels();

@@ -17,7 +17,7 @@ const THREADS: usize = 4096;
 /// A thread that executes no Python is looked for less and less often, in the end after so many times. It may be about to begin: the first samples
 /// of a program are of the time before its interpreter is ready.
 const SELDOM: u32 = 64;
-/// So many times in a row it was not found before the next pause is longer.
+/// How often in a row a thread is looked for in vain before its next pause is longer.
 const STEADY: u32 = 4;
 /// How often frames are read that have changed meanwhile.
 const TRIES: usize = 3;

@@ -56,7 +56,8 @@ pub(crate) struct Homes {
 }
 
 /// The number of unknown callers for which a function has slots that may be called through a pointer or from
-/// outside. With eight, interpreters would be another tenth faster, and short compilations slower by a twentieth: pages of slots.
+/// outside. With eight, interpreters would be another tenth faster, and short compilations slower by a twentieth,
+/// because more pages of slots are made.
 const UNKNOWN_CALLERS: usize = 5;
 /// Of the call sites of a function with more than these, a run uses few. Room for all would be mostly empty, and each page of it
 /// that a process uses takes longer to make than hundreds of calls.
