@@ -400,19 +400,26 @@ void busy(void) {
     let library = place.path("libbusy.so");
     place.c("prog", "void busy(void); int main(void) { busy(); return 0; }", &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"]);
     for (libs, sampler) in [("auto", "perf"), ("auto", "timer"), ("none", "perf"), ("others*", "timer")] {
-        let outcome = same(&place, &["--libs", libs, "--sampler", sampler], &[]);
-        if outcome.stderr_text().contains("no samples are taken") {
-            skip::skipped("libraries::samples_in_libraries", "no perf events");
-            return;
-        }
-        let [symbols, whole] = view::written(&place.path("gmon.pb.gz")).unwrap();
-        let (program, profile) = (Program::read(&symbols).unwrap(), gprofdata::read(&whole).unwrap());
-        let of = |name: &str| {
-            let function = program.named(name).unwrap();
-            profile.samples_in(function.address, function.size)
-        };
-        let (heavy, light, all) = (of("heavy"), of("light"), profile.samples());
-        assert!(heavy > 3 * light && heavy * 2 > all, "{heavy} and {light} of {all}");
+        // A virtual machine that stands still for a moment does so inside one of the two functions, which has all the periods of that
+        // moment: one such run is run again, at most twice.
+        let mut seen = Vec::new();
+        let held = (0..3).any(|_| {
+            let outcome = same(&place, &["--libs", libs, "--sampler", sampler], &[]);
+            if outcome.stderr_text().contains("no samples are taken") {
+                skip::skipped("libraries::samples_in_libraries", "no perf events");
+                return true;
+            }
+            let [symbols, whole] = view::written(&place.path("gmon.pb.gz")).unwrap();
+            let (program, profile) = (Program::read(&symbols).unwrap(), gprofdata::read(&whole).unwrap());
+            let of = |name: &str| {
+                let function = program.named(name).unwrap();
+                profile.samples_in(function.address, function.size)
+            };
+            let (heavy, light, all) = (of("heavy"), of("light"), profile.samples());
+            seen.push(format!("{heavy} and {light} of {all}"));
+            heavy > 3 * light && heavy * 2 > all
+        });
+        assert!(held, "--libs {libs} --sampler {sampler}: {seen:?}");
     }
 }
 
