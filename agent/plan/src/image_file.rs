@@ -77,6 +77,7 @@ impl Plan {
             })?;
             bytes.get_mut(at as usize..)?.get_mut(..replacement.len())?.copy_from_slice(replacement);
         }
+        blank_unused(&mut bytes, &segments);
         let ranges = segments.iter().map(|segment| {
             let before = segment.address % PAGE;
             TextRange {
@@ -129,6 +130,49 @@ fn code_segments(program: &[u8]) -> Option<Vec<CodeSegment>> {
         code.push(CodeSegment { address, offset, len });
     }
     Some(code)
+}
+
+/// Fills sections with zeros that nobody reads in an image, so that they take no space where the image is kept: the data and the
+/// relocations of the program, which its processes have from its own file. What names or unwinds code stays, and so does whatever shares a
+/// page with code.
+fn blank_unused(bytes: &mut [u8], code: &[CodeSegment]) {
+    let unused = unused_sections(bytes, code).unwrap_or_default();
+    for (start, end) in unused {
+        if let Some(section) = bytes.get_mut(start..end) {
+            section.fill(0);
+        }
+    }
+}
+
+/// Returns where such sections begin and end in the file, or `None` if it has no section headers, or odd ones.
+fn unused_sections(bytes: &[u8], code: &[CodeSegment]) -> Option<Vec<(usize, usize)>> {
+    let (header, _) = pod::from_bytes::<FileHeader64<LE>>(bytes).ok()?;
+    let table = bytes.get(usize::try_from(header.e_shoff.get(LE)).ok()?..)?;
+    let (sections, _) =
+        pod::slice_from_bytes::<SectionHeader64<LE>>(table, usize::from(header.e_shnum.get(LE))).ok()?;
+    let names = sections.get(usize::from(header.e_shstrndx.get(LE).0))?;
+    let names = bytes.get(usize::try_from(names.sh_offset.get(LE)).ok()?..)?;
+    let is_unused = |section: &SectionHeader64<LE>| {
+        let name = names.get(section.sh_name.get(LE) as usize..).unwrap_or_default();
+        let is_called = |start: &&[u8]| name.starts_with(start);
+        let flags = section.sh_flags.get(LE);
+        let is_data = match section.sh_type.get(LE) {
+            elf::SHT_PROGBITS => ![&b".eh_frame"[..], b".interp", b".note", b".plt"].iter().any(is_called),
+            elf::SHT_RELA | elf::SHT_RELR => [&b".rela.dyn"[..], b".relr.dyn"].iter().any(is_called),
+            _ => false,
+        };
+        flags.contains(elf::SHF_ALLOC) && !flags.contains(elf::SHF_EXECINSTR) && is_data
+    };
+    let range = |section: &SectionHeader64<LE>| {
+        let (start, len) = (section.sh_offset.get(LE), section.sh_size.get(LE));
+        let end = start.checked_add(len).filter(|&end| end <= bytes.len() as u64)?;
+        let is_apart = |segment: &CodeSegment| {
+            let last = segment.offset.saturating_add(segment.len);
+            end <= segment.offset - segment.offset % PAGE || start >= round_up(last, PAGE)
+        };
+        code.iter().all(is_apart).then_some((start as usize, end as usize))
+    };
+    Some(sections.iter().filter(|section| is_unused(section)).filter_map(range).collect())
 }
 
 /// Returns new section headers and their names, which will be at an offset of the file, with a section for the arena, and changes the
@@ -212,6 +256,16 @@ mod tests {
         };
         assert!(symbols(&before) == symbols(&after) && !symbols(&after).is_empty());
         assert_eq!(before.build_id().expect("sound"), after.build_id().expect("sound"));
+        let data = |file: &object::File, name: &str| {
+            file.section_by_name(name).and_then(|section| Some(section.data().ok()?.to_vec())).expect("there")
+        };
+        for name in [".eh_frame", ".eh_frame_hdr", ".dynsym"] {
+            assert_eq!(data(&before, name), data(&after, name), "{name}");
+        }
+        assert!(
+            data(&after, ".rodata").iter().all(|&byte| byte == 0),
+            "processes have it from the program's own file"
+        );
         assert_eq!(before.sections().count() + 1, after.sections().count());
         let arena = after.section_by_name(".gprofinject").expect("the section");
         assert_eq!(

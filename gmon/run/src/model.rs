@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use twox_hash::XxHash3_64;
+
 use crate::intervals::Intervals;
 use crate::lines::LineSamples;
 use crate::slow::Slow;
@@ -446,10 +448,9 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Returns a number by which versions of a file are told apart that have no build-id (FNV-1a, 64 bits). It is never 0.
+    /// Returns a number by which versions of a file are told apart that have no build-id (XXH3, 64 bits). It is never 0.
     pub fn digest_of(bytes: &[u8]) -> u64 {
-        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(1)
+        XxHash3_64::oneshot(bytes).max(1)
     }
 
     /// Whether these bytes are those of the file, as far as that is known. Its build-id must have been compared.

@@ -14,9 +14,9 @@ use memchr::memmem;
 
 use crate::os::sys::{self, Mapped};
 
-/// A file's contents. What is kept for the length of a run is read, unless it is long: a build may run a program and overwrite its file
-/// later, and the end of a mapped file that is truncated would end this process. What others than root and the user can have written is read
-/// as well.
+/// A file's contents. What is kept for the length of a run is read, unless it is long or [old](is_old): a build may run a program and
+/// overwrite its file later, and the end of a mapped file that is truncated would end this process. What others than root and the user can
+/// have written is read as well.
 pub(crate) struct Contents {
     bytes: Bytes,
     /// See [`settled`].
@@ -64,7 +64,7 @@ impl Contents {
         }
         // The version is older than the bytes: if they change in between, it will not be seen again.
         let version = if kept { settled(&file) } else { None };
-        match kept && file.metadata()?.len() <= LONG {
+        match kept && file.metadata()?.len() <= LONG && !version.as_ref().is_some_and(is_old) {
             true => Ok(Contents { version, ..Contents::read(&file)? }),
             false => Ok(Contents { bytes: Bytes::Mapped(Mapped::new(&file)?), version }),
         }
@@ -98,6 +98,14 @@ impl Contents {
         /// The length in bytes above which a file is not read.
         const LONGEST: u64 = 4 << 30;
         Ok(Contents { bytes: Bytes::Read(sys::read_whole(file, LONGEST)?), version: None })
+    }
+
+    /// Maps a file that still has this version, if nobody but root and the user can have written it.
+    pub(crate) fn of_version(path: &Path, version: FileVersion) -> Option<Contents> {
+        let file = sys::open_regular(path).ok().filter(sys::is_trusted_owner)?;
+        let mapped = Mapped::new(&file).ok()?;
+        (settled(&file)? == version)
+            .then(|| Contents { bytes: Bytes::Mapped(mapped), version: Some(version) })
     }
 
     /// Takes a copy of a file that had this version when it was copied.
@@ -175,6 +183,16 @@ pub(crate) fn of_bytes(bytes: &[u8], debug_file: Option<&DebugFile>) -> Hash {
     // The length says where the debug file begins.
     hasher.update(b"bytes").update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
     hasher.update(debug_file.map_or(&[], |file| &file.bytes)).finalize()
+}
+
+/// Whether a file with this version has not changed for so long that it is no product of a build that goes on: a package has installed it,
+/// and package managers replace files by other ones. Such a file is mapped, and no copy of it is kept.
+pub(crate) fn is_old(version: &FileVersion) -> bool {
+    /// In seconds.
+    const OLD: u64 = 3600;
+    let [.., mtime, _, ctime, _] = *version;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    now.saturating_sub(mtime.max(ctime)) > OLD
 }
 
 /// Returns the version of a file. Each later change of the contents makes another one: it gives the inode a new time, which cannot be set

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -41,6 +42,10 @@ pub(crate) struct PlanCache {
     fresh: Mutex<Vec<(Key, Source<'static>)>>,
     /// How many bytes are kept, if the user says so.
     bytes: Option<u64>,
+    /// When this run began, in seconds since 1970.
+    since: i64,
+    /// Whether plans of this run have no room.
+    full: Arc<AtomicBool>,
     writers: Mutex<Vec<JoinHandle<()>>>,
     /// What was said of plans that were kept, and why others were not. It is said once.
     said: Arc<Mutex<BTreeSet<Option<String>>>>,
@@ -79,7 +84,18 @@ impl PlanCache {
 
     fn at(path: Option<PathBuf>, bytes: Option<u64>, voice: Voice) -> PlanCache {
         let (fresh, writers) = (Mutex::default(), Mutex::default());
-        PlanCache { path, voice, folder: OnceLock::new(), fresh, bytes, writers, said: Arc::default() }
+        let (since, full) = (entry::seconds() as i64, Arc::default());
+        PlanCache {
+            path,
+            voice,
+            folder: OnceLock::new(),
+            fresh,
+            bytes,
+            since,
+            full,
+            writers,
+            said: Arc::default(),
+        }
     }
 
     /// Prints messages about plans.
@@ -108,15 +124,23 @@ impl PlanCache {
         Some(self.kept(&question.key_by_bytes()?, question.image)?.0)
     }
 
-    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept.
+    /// Reads a file, or finds what an earlier run has found out about it: then its contents are the copy that was kept, if there is one.
     pub(crate) fn read(&self, path: &Path, purpose: ReadFor) -> Binary {
         let kept = contents::version_of(path).and_then(|(version, hash)| {
             let Folder::Opened(folder) = self.folder() else { return None };
             Some((entry::read(folder, &Key::of_file(hash, purpose))?.0, version))
         });
-        let Some((entry, version)) = kept else { return Binary::new(path, Contents::open(path, true), true) };
-        let binary = Binary::new(path, Ok(Contents::kept(entry.contents(), version)), true);
-        outlined(binary, &entry)
+        let kept = kept.and_then(|(entry, version)| {
+            let contents = match entry.contents() {
+                [] => Contents::of_version(path, version)?,
+                copy => Contents::kept(copy, version),
+            };
+            Some((entry, contents))
+        });
+        let Some((entry, contents)) = kept else {
+            return Binary::new(path, Contents::open(path, true), true);
+        };
+        outlined(Binary::new(path, Ok(contents), true), &entry)
     }
 
     /// Adds what was found out about a file.
@@ -129,7 +153,8 @@ impl PlanCache {
         let is_kept = !subject.is_outlined && image.removed.is_empty();
         let found = contents::version_of(path).filter(|(now, _)| is_kept && *now == version);
         if let Some((_, hash)) = found {
-            let bytes = if purpose == ReadFor::Names { &[] } else { subject.bytes };
+            let is_read_itself = purpose == ReadFor::Names || contents::is_old(&version);
+            let bytes = if is_read_itself { &[] } else { subject.bytes };
             let mark = *mark.hash().as_bytes();
             self.add(Key::of_file(hash, purpose), Source::File { image, bytes, mark });
         }
@@ -191,13 +216,23 @@ impl PlanCache {
         locked(&self.fresh).push((key, source));
     }
 
+    /// Waits until all new plans are written. Returns whether there was no room for some of them.
+    pub(crate) fn finish(&self) -> bool {
+        self.keep_fresh();
+        for writer in std::mem::take(&mut *locked(&self.writers)) {
+            let _ = writer.join();
+        }
+        self.full.load(Relaxed)
+    }
+
     /// Writes the new plans in a thread, so that the program that runs meanwhile does not wait.
     pub(crate) fn keep_fresh(&self) {
         let fresh = std::mem::take(&mut *locked(&self.fresh));
         let Some(path) = self.path.clone().filter(|_| !fresh.is_empty()) else { return };
-        let (voice, bytes, said) = (self.voice, self.bytes, self.said.clone());
+        let (voice, bytes, since) = (self.voice, self.bytes, self.since);
+        let (said, full) = (self.said.clone(), self.full.clone());
         let keep = move || {
-            let shelf = shelf::open(&path, bytes);
+            let shelf = shelf::open(&path, bytes, since);
             let shelf = shelf.as_ref().map_err(ToString::to_string);
             let shown = path.display();
             for (key, source) in fresh {
@@ -210,6 +245,10 @@ impl PlanCache {
                     Err(why) => voice.detail(format_args!("the plan is not kept in {shown}: {why}")),
                 }
             }
+            if let Ok(shelf) = shelf {
+                let _ = shelf.tidy();
+                full.fetch_or(shelf.is_full(), Relaxed);
+            }
         };
         // If no thread can be created, there is no room for a cache either.
         locked(&self.writers).extend(thread::Builder::new().spawn(keep).ok());
@@ -219,10 +258,7 @@ impl PlanCache {
 /// Waits until all new plans are written.
 impl Drop for PlanCache {
     fn drop(&mut self) {
-        self.keep_fresh();
-        for writer in std::mem::take(&mut *locked(&self.writers)) {
-            let _ = writer.join();
-        }
+        self.finish();
     }
 }
 
@@ -240,7 +276,7 @@ fn outlined(binary: Binary, entry: &Entry) -> Binary {
 const MARK: usize = blake3::OUT_LEN;
 
 /// The variable that says how much is kept.
-const SIZE: &str = "GPROFINJECT_CACHE_SIZE";
+pub(crate) const SIZE: &str = "GPROFINJECT_CACHE_SIZE";
 
 /// Returns the bytes of a size that may end in K, M, G or T.
 fn bytes(size: &str) -> Option<u64> {

@@ -10,6 +10,7 @@ use crate::profile::model::{Module, Profile};
 use crate::profile::placement::Placed;
 use crate::profile::recorder::Processes;
 use crate::program::library::Library;
+use crate::program::plan_cache::PlanCache;
 use crate::program::planned::Planned;
 use crate::sampling::sampler::Tally;
 use crate::session::member::{Other, Unhooked};
@@ -45,6 +46,8 @@ pub(crate) struct Run<'r> {
     pub(crate) traced: Option<&'r Summary>,
     /// What was kept of the slowest calls, if these were asked for.
     pub(crate) watched: Option<&'r Summary>,
+    /// The plans of earlier runs.
+    pub(crate) cache: &'r PlanCache,
     /// How long the program ran, with all other processes of the run.
     pub(crate) duration: Duration,
 }

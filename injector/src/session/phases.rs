@@ -349,6 +349,7 @@ impl<T: Target> Session<'_, T> {
             unfollowed: &unfollowed,
             traced: collected.traced.as_ref(),
             watched: collected.watched.as_ref(),
+            cache: &asked.settings.cache,
             duration: collected.duration,
         };
         let files = Files {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::os::progress;
 use crate::os::say::Voice;
 use crate::profile::costs::{self, Advice};
+use crate::program::plan_cache::SIZE;
 use crate::session::digest::{Digest, FunctionCost};
 use crate::session::member::Unhooked;
 use crate::session::outcome::Run;
@@ -74,12 +75,17 @@ impl Run<'_> {
         let taken = progress::taken();
         let others = self.others.iter().map(|other| other.profilee.planned);
         let mut images = { others }.chain([self.planned]).filter_map(|planned| planned.subject.image());
+        if taken < LONG || taken * 5 < self.duration {
+            return None;
+        }
         let when = match images.any(|image| image.facts.go) {
-            true => "plans of Go programs are not kept",
-            false => "as in the first run of each build",
+            true => "plans of Go programs are not kept".to_owned(),
+            false if self.cache.finish() => {
+                format!("as in each run, because its plans do not fit the cache: {SIZE}=4G keeps them")
+            }
+            false => "as in the first run of each build".to_owned(),
         };
-        (taken >= LONG && taken * 5 >= self.duration)
-            .then(|| format!("planning took {:.1} s, {when}", taken.as_secs_f64()))
+        Some(format!("planning took {:.1} s, {when}", taken.as_secs_f64()))
     }
 
     /// Says where most samples are, if they are not in hooked code, and what hooks it.

@@ -453,7 +453,7 @@ fn the_oldest_entries_go() {
     };
     let bytes = || -> u64 {
         let entries = fs::read_dir(scene.folder()).unwrap();
-        entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+        entries.map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum()
     };
     assert!(!run("1T", &[]).cached && run("", &[]).cached);
     let most = bytes();

@@ -41,7 +41,7 @@ pub struct Extension {
     #[prost(message, optional, tag = "13")]
     pub blocks: Option<Blocks>,
     /// The digest of each module, or 0.
-    #[prost(fixed64, repeated, tag = "14")]
+    #[prost(fixed64, repeated, tag = "24")]
     pub digests: Vec<u64>,
     #[prost(message, optional, tag = "15")]
     pub runs: Option<Runs>,

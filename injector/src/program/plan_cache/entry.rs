@@ -106,7 +106,8 @@ fn start_of_system() -> Option<u32> {
     })
 }
 
-fn seconds() -> u64 {
+/// The time in seconds since 1970.
+pub(super) fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
