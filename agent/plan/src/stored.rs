@@ -46,7 +46,9 @@ impl Plan {
     /// Encodes the parts of the plan that its plan file does not contain. Returns `None` if basic blocks
     /// are counted, because a plan with copies is not stored.
     pub fn to_stored(&self) -> Option<Vec<u8>> {
-        if self.counted() != (0, 0) || !self.originals.is_empty() {
+        // The agent finds where goroutines were preempted by the table in the plan file, and the injector does not need it.
+        let has_copies = !self.originals.is_empty() && !self.small_stacks;
+        if self.counted() != (0, 0) || has_copies {
             return None;
         }
         let decisions = Decisions {

@@ -14,7 +14,7 @@ pub(crate) fn module(path: &str, subject: &Subject, text: (u64, u64)) -> Module 
     let absolute = std::path::absolute(path).map(|path| path.display().to_string());
     Module {
         path: absolute.unwrap_or_else(|_| path.to_owned()),
-        digest: if build_id.is_empty() { Module::digest_of(subject.bytes) } else { 0 },
+        digest: subject.digest(),
         build_id,
         start: segment.map_or(start, |segment| segment.address),
         limit: segment.map_or(limit, |segment| segment.address + segment.len),

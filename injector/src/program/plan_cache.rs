@@ -145,18 +145,14 @@ impl PlanCache {
 
     /// Adds what was found out about a file.
     pub(crate) fn add_file(&self, path: &Path, purpose: ReadFor, subject: &'static Subject<'static>) {
-        let (Some(image), Some(mark), Some(version)) = (subject.image(), subject.mark, subject.version)
-        else {
-            return;
-        };
+        let (Some(image), Some(version)) = (subject.image(), subject.version) else { return };
         // Calls that are removed from the code of a program depend on what is preloaded.
         let is_kept = !subject.is_outlined && image.removed.is_empty();
         let found = contents::version_of(path).filter(|(now, _)| is_kept && *now == version);
         if let Some((_, hash)) = found {
             let is_read_itself = purpose == ReadFor::Names || contents::is_old(&version);
             let bytes = if is_read_itself { &[] } else { subject.bytes };
-            let mark = *mark.hash().as_bytes();
-            self.add(Key::of_file(hash, purpose), Source::File { image, bytes, mark });
+            self.add(Key::of_file(hash, purpose), Source::File { subject, bytes });
         }
     }
 
@@ -268,8 +264,16 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Adds what an earlier run has found out about a file, by its entry.
 fn outlined(binary: Binary, entry: &Entry) -> Binary {
-    let (mark, outline) = entry.decisions().split_at_checked(MARK).unwrap_or_default();
-    binary.with_outline(outline, mark)
+    let parts = entry
+        .decisions()
+        .split_first_chunk()
+        .and_then(|(mark, rest)| Some((mark, rest.split_first_chunk()?)));
+    match parts {
+        Some((mark, (digest, outline))) => {
+            binary.with_outline(outline, u64::from_le_bytes(*digest), mark as &[u8; MARK])
+        }
+        None => binary,
+    }
 }
 
 /// The bytes of a mark.

@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
+use gmon_run::Module;
 use gprofinject_abi::plan::FileVersion;
 use gprofinject_image::debug::DebugFile;
 use gprofinject_image::headers::ExecutableSegment;
@@ -25,8 +26,8 @@ pub(crate) struct Binary {
     debug_file: Option<DebugFile>,
     /// See [`Subject::mark`].
     mark: Option<Mark>,
-    /// What an earlier run has found out about the file, if it has kept that.
-    outline: Option<&'static [u8]>,
+    /// What an earlier run has found out about the file, if it has kept that: its digest and its outline.
+    kept: Option<(u64, &'static [u8])>,
 }
 
 /// What is known of a program or library.
@@ -45,6 +46,8 @@ pub(crate) struct Subject<'d> {
     pub(crate) version: Option<FileVersion>,
     /// Whether an earlier run has kept what was found out about the file.
     pub(crate) is_outlined: bool,
+    /// See [`Subject::digest`].
+    digest: OnceLock<u64>,
 }
 
 impl Binary {
@@ -73,21 +76,22 @@ impl Binary {
             contents: contents.map_err(|error| format!("it cannot be read ({})", sys::reason(&error))),
             privileges: privileges::gained(path),
             mark,
-            outline: None,
+            kept: None,
         }
     }
 
     /// Takes what an earlier run has found out about the file, with the mark that the contents had then.
-    pub(crate) fn with_outline(self, kept: &'static [u8], mark: &[u8]) -> Binary {
+    pub(crate) fn with_outline(self, outline: &'static [u8], digest: u64, mark: &[u8]) -> Binary {
         // Another debug file may be there now.
         let is_same = self.mark.is_some_and(|now| now.hash().as_bytes() == mark);
-        Binary { outline: is_same.then_some(kept), ..self }
+        Binary { kept: is_same.then_some((digest, outline)), ..self }
     }
 
     /// Returns what an earlier run has found out, as an image.
     fn outlined(&self) -> Option<Image<'_>> {
         let bytes = self.contents.as_ref().ok()?;
-        Image::from_outline(bytes, self.debug_file.as_ref().map(|file| file.bytes.as_slice()), self.outline?)
+        let (_, outline) = self.kept?;
+        Image::from_outline(bytes, self.debug_file.as_ref().map(|file| file.bytes.as_slice()), outline)
     }
 
     /// Reads it as a library.
@@ -125,7 +129,8 @@ impl Binary {
             code,
             mark: self.mark,
             version: contents.and_then(Contents::version),
-            is_outlined: self.outline.is_some(),
+            is_outlined: self.kept.is_some(),
+            digest: self.kept.map_or_else(OnceLock::new, |(digest, _)| digest.into()),
         }
     }
 }
@@ -149,6 +154,13 @@ impl<'d> Subject<'d> {
     pub(crate) fn is_labelled(&self, text: &str) -> bool {
         let by_bytes = || label(contents::of_bytes(self.bytes, self.debug_file));
         self.mark.is_some_and(|mark| label(mark.hash()) == text) || by_bytes() == text
+    }
+
+    /// Returns what tells versions of the file apart if it has no build-id ([`Module::digest_of`]), and 0 if it has one.
+    pub(crate) fn digest(&self) -> u64 {
+        let has_build_id =
+            self.image().and_then(|image| image.facts.build_id.as_ref()).is_some_and(|id| !id.is_empty());
+        *self.digest.get_or_init(|| if has_build_id { 0 } else { Module::digest_of(self.bytes) })
     }
 
     /// Returns what was read of its code.

@@ -73,16 +73,11 @@ impl Run<'_> {
     fn planning(&self) -> Option<String> {
         const LONG: Duration = Duration::from_millis(500);
         let taken = progress::taken();
-        let others = self.others.iter().map(|other| other.profilee.planned);
-        let mut images = { others }.chain([self.planned]).filter_map(|planned| planned.subject.image());
         if taken < LONG || taken * 5 < self.duration {
             return None;
         }
-        let when = match images.any(|image| image.facts.go) {
-            true => "plans of Go programs are not kept".to_owned(),
-            false if self.cache.finish() => {
-                format!("as in each run, because its plans do not fit the cache: {SIZE}=4G keeps them")
-            }
+        let when = match self.cache.finish() {
+            true => format!("as in each run, because its plans do not fit the cache: {SIZE}=4G keeps them"),
             false => "as in the first run of each build".to_owned(),
         };
         Some(format!("planning took {:.1} s, {when}", taken.as_secs_f64()))

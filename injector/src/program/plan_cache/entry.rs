@@ -16,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::os::sys::{self, Mapped};
 use crate::program::contents;
 use crate::program::plan_cache::key::Key;
+use crate::program::subject::Subject;
 use crate::store::private_folder::PrivateFolder;
 
 /// The end of an entry:
@@ -168,8 +169,8 @@ pub(crate) enum Source<'s> {
     Plan { plan: &'s Plan, bytes: &'s [u8], version: Option<FileVersion> },
     /// The plan file of a library, made for the numbers of a process.
     Placed { bytes: &'s [u8] },
-    /// A file, and what was found out about it when it had this mark. There are no bytes if they will be read from the file itself.
-    File { image: &'s Image<'static>, bytes: &'s [u8], mark: [u8; blake3::OUT_LEN] },
+    /// A file, and what was found out about it. There are no bytes if they will be read from the file itself.
+    File { subject: &'s Subject<'static>, bytes: &'s [u8] },
 }
 
 /// Writes an entry to a new file.
@@ -185,9 +186,11 @@ pub(super) fn write(file: &mut File, key: &Key, source: &Source, most: u64) -> i
             write_parts(file, key, &decisions, (&image.pieces, image.plan), most)
         }
         Source::Placed { bytes } => write_parts(file, key, &[], (&[bytes], 0), most),
-        Source::File { image, bytes, mark } => {
-            let outline = image.outline().ok_or_else(unkept)?;
-            write_parts(file, key, &[mark.as_slice(), &outline].concat(), (&[bytes], 0), most)
+        Source::File { subject, bytes } => {
+            let mark = subject.mark.ok_or_else(unkept)?.hash();
+            let outline = subject.image().and_then(Image::outline).ok_or_else(unkept)?;
+            let decisions = [mark.as_bytes().as_slice(), &subject.digest().to_le_bytes(), &outline].concat();
+            write_parts(file, key, &decisions, (&[bytes], 0), most)
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Question<'q, 'd> {
 }
 
 /// Entries of another layout must have another number here.
-const LAYOUT: &[u8] = b"gprofinject plan cache, layout 10";
+const LAYOUT: &[u8] = b"gprofinject plan cache, layout 11";
 
 /// What a file is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
