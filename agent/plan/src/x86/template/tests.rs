@@ -1,4 +1,4 @@
-//! Compares the templates with the listings in docs/internals/hot-path.md, and checks their holes.
+//! Compares the templates with listings, some of which are in docs/internals/hot-path.md, and checks their holes.
 #![allow(clippy::unwrap_used)]
 use crate::x86::template::exit::BEHIND_EXIT;
 use crate::x86::template::kind::{Kind, Measured, Second};
