@@ -255,6 +255,34 @@ mod tests {
     }
 
     #[test]
+    fn what_has_not_changed_for_an_hour_is_old() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let version = |mtime, ctime| [1, 2, 3, now - mtime, 0, now - ctime, 0];
+        assert!(is_old(&version(7200, 4000)) && is_old(&version(1 << 30, 3700)));
+        // The time of the last modification can be set, that of the last change cannot.
+        assert!(!is_old(&version(1 << 30, 60)) && !is_old(&version(60, 60)));
+        // A clock that was set back.
+        assert!(!is_old(&[1, 2, 3, now + 100, 0, now + 100, 0]));
+    }
+
+    #[test]
+    fn a_file_is_mapped_only_while_it_has_its_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = &folder.path().join("file");
+        fs::write(path, b"contents").expect("written");
+        wait();
+        let (version, _) = version_of(path).expect("it has settled");
+        let mapped = Contents::of_version(path, version).expect("unchanged");
+        assert_eq!((&*mapped, mapped.version()), (b"contents".as_slice(), Some(version)));
+        fs::rename(path, folder.path().join("aside")).expect("renamed");
+        assert!(Contents::of_version(path, version).is_none());
+        fs::write(path, b"CONTENTS").expect("written");
+        wait();
+        assert!(Contents::of_version(path, version).is_none(), "another file under the same name");
+        assert_eq!(&*mapped, b"contents");
+    }
+
+    #[test]
     fn files_of_others_are_read() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         fs::write(file.path(), b"contents").expect("written");
