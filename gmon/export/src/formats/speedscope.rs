@@ -115,13 +115,13 @@ impl<'r> Frames<'r> {
         let function = level.function.map(|index| &run.functions[index as usize]);
         let module =
             || function.and_then(|function| run.module_of(function)).map(|module| module.path.as_str());
-        // Where an inlined function begins is not known, but its lines are in its file.
+        // Where an inlined function begins is not known: the first of its lines that is met stands for it.
         let place: Option<Line> = match level.inlined {
             Some(_) => level.line,
             None => function.and_then(|function| function.source),
         };
         let file = place.map(|line| run.file_of(line)).or_else(module);
-        let line = place.filter(|_| level.inlined.is_none()).map(|line| line.line);
+        let line = place.map(|line| line.line);
         // Functions of the same name in two modules are two frames, which speedscope tells apart by their files.
         let own = level.function.filter(|_| level.inlined.is_none());
         *self.index.entry((level.name, file, own)).or_insert_with(|| {
