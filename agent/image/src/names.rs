@@ -7,5 +7,6 @@ mod short;
 pub mod similar;
 pub mod suffixes;
 pub(crate) mod text;
+mod unicode;
 
 pub use short::{fit, short, short_with_parameters, unambiguous};

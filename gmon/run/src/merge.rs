@@ -9,7 +9,11 @@ use crate::values::{self, Values};
 /// The reason why two runs cannot be summed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    #[error("a sample for each {other} ns of CPU time after {first} ns, expected one period")]
+    #[error(
+        "a sample for each {} of CPU time, and for each {} in the runs before it; sum these apart, or record all at one --rate: without it, \
+         --times and --paths have another one",
+        period(*.other), period(*.first)
+    )]
     SamplePeriod { first: u64, other: u64 },
     #[error("one run has counted instructions in place of times, and the other has measured times")]
     Clocks,
@@ -17,6 +21,14 @@ pub enum MergeError {
     TooMany(&'static str),
     #[error("the run of {started} UTC on {host} is in the sum already")]
     SameRun { host: String, started: String },
+}
+
+/// Returns the CPU time of a sample in words.
+fn period(ns: u64) -> String {
+    match ns {
+        ns if ns % 1000 != 0 => format!("{ns} ns"),
+        ns => format!("{} ms", ns as f64 / 1e6),
+    }
 }
 
 impl Recording {

@@ -59,20 +59,17 @@ impl Recording {
             |name, unit| wire::ValueType { r#type: strings.index(name), unit: strings.index(unit) };
         let mut sample_type = vec![value_type("calls", "count")];
         let cpu = value_type("cpu", "nanoseconds");
+        if self.sample_period_ns > 0 {
+            sample_type.extend([value_type("samples", "count"), cpu]);
+        }
         if self.is_measured() {
             sample_type.push(match self.clock.source {
                 ClockSource::Instructions => value_type("instructions", "count"),
                 ClockSource::Tsc | ClockSource::ClockGettime => value_type("time", "nanoseconds"),
             });
         }
-        if self.sample_period_ns > 0 {
-            sample_type.extend([value_type("samples", "count"), cpu]);
-        }
-        let default_sample_type = match (self.is_measured(), self.sample_period_ns) {
-            (true, _) => sample_type[1].r#type,
-            (false, 0) => sample_type[0].r#type,
-            (false, _) => cpu.r#type,
-        };
+        // Readers that do not look at the default, speedscope among them, show the last one.
+        let default_sample_type = sample_type.last().map_or(0, |last| last.r#type);
         let period_type = (self.sample_period_ns > 0).then_some(cpu);
         let mapping = self.mappings(strings);
         let mut function = Vec::with_capacity(self.functions.len() + 4);
@@ -192,11 +189,11 @@ impl Recording {
             sample.location_id.extend(path);
             sample.value.clear();
             sample.value.push(signed(calls));
-            if is_measured {
-                sample.value.push(signed(time));
-            }
             if period > 0 {
                 sample.value.extend([samples, samples.saturating_mul(period)].map(signed));
+            }
+            if is_measured {
+                sample.value.push(signed(time));
             }
             sample.label.clear();
             sample.label.extend_from_slice(labels);

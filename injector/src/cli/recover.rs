@@ -265,7 +265,9 @@ impl Recovery<'_> {
         let (first, output) = (self.profilee(0)?, self.output);
         let processes = Processes::one(pid);
         let mut said = Said::default();
-        let results = self.results.get_or_insert_with(|| Results::new(output, None, first).of_another());
+        let origin = self.logbook.entries.origin;
+        let results =
+            self.results.get_or_insert_with(|| Results::new(output, None, first).of_another(origin));
         let (finished, item) = if is_first {
             let (finished, bytes) = counted.finish()?;
             let item =

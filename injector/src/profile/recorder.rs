@@ -59,21 +59,19 @@ impl Processes {
 impl Recorder {
     /// Returns the recording of a run that begins with this program, which has done nothing yet.
     pub(crate) fn new(name: &str, path: &str, planned: &Planned) -> Recorder {
-        let begin = clock::beginning().date;
-        let date = begin.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let start_unix_ns = date.as_nanos() as u64;
-        let runs = vec![origin(start_unix_ns)];
-        let recording = Recording { runs, start_unix_ns, ..Recording::default() };
+        let origin = origin();
+        let recording =
+            Recording { runs: vec![run(origin)], start_unix_ns: origin.1, ..Recording::default() };
         let mut tables = Tables::of(recording);
         let module = tables.module(module(path, planned));
         tables.recording.programs.push(Program { name: name.to_owned(), module, ..Program::default() });
         Recorder { tables, sources: Sources::default(), unhooked: BTreeMap::new() }
     }
 
-    /// Returns the same for a run of which it is not known when and where it began.
-    pub(crate) fn without_time(mut self) -> Recorder {
-        self.tables.recording.start_unix_ns = 0;
-        self.tables.recording.runs.clear();
+    /// Returns the same for a run of another gprofinject, of which its [`origin`] is known or nothing.
+    pub(crate) fn of_another(mut self, origin: Option<(u64, u64)>) -> Recorder {
+        self.tables.recording.start_unix_ns = origin.map_or(0, |(_, start_unix_ns)| start_unix_ns);
+        self.tables.recording.runs = origin.map(run).into_iter().collect();
         self
     }
 
@@ -293,11 +291,18 @@ impl Recorder {
     }
 }
 
-/// Returns where this run takes place, and a number for it.
-fn origin(start_unix_ns: u64) -> Origin {
+/// Returns what this run is known by, and when it began, in nanoseconds since 1970 (UTC).
+pub(crate) fn origin() -> (u64, u64) {
     static ID: OnceLock<u64> = OnceLock::new();
+    let date = clock::beginning().date.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let start_unix_ns = date.as_nanos() as u64;
     // The keys of the standard library's hash maps are random.
     let id = *ID.get_or_init(|| RandomState::new().hash_one((std::process::id(), start_unix_ns)).max(1));
+    (id, start_unix_ns)
+}
+
+/// Returns where a run on this machine took place.
+fn run((id, start_unix_ns): (u64, u64)) -> Origin {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     Origin { id, host, rank: rank::own(), start_unix_ns, duration_ns: 0 }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Results<'r> {
     recorder: Recorder,
     /// Where the first program's profile was written.
     first: Option<PathBuf>,
+    /// Whether that is not where it should be.
+    is_detoured: bool,
     /// Whether there are other programs or processes.
     has_others: bool,
     /// How often each suffix was given to the exports of another program or process.
@@ -97,15 +99,20 @@ impl<'r> Results<'r> {
             exports,
             recorder,
             first: None,
+            is_detoured: false,
             has_others: false,
             suffixes: HashMap::new(),
             duration: OnceCell::new(),
         }
     }
 
-    /// Returns the same for a run of another gprofinject, of whose time nothing is known.
-    pub(crate) fn of_another(self) -> Results<'r> {
-        Results { recorder: self.recorder.without_time(), duration: OnceCell::from(Duration::ZERO), ..self }
+    /// Returns the same for a run of another gprofinject, of which is known what it has entered into its logbook, but not how long it took.
+    pub(crate) fn of_another(self, origin: Option<(u64, u64)>) -> Results<'r> {
+        Results {
+            recorder: self.recorder.of_another(origin),
+            duration: OnceCell::from(Duration::ZERO),
+            ..self
+        }
     }
 
     /// Returns where profiles are written.
@@ -128,6 +135,7 @@ impl<'r> Results<'r> {
         self.recorder.add_first(&finished.profile, finished.placed.own, processes);
         self.export(None, profilee, finished, processes, said);
         let Written { path, detour } = write()?;
+        self.is_detoured = detour.is_some();
         said.troubles.extend(detour.map(|detour| format!("{detour}; it is in {}", path.display())));
         let (symbols, note) = profilee.symbols_beside(self.output, &path);
         said.notes.extend(note);
@@ -223,7 +231,7 @@ impl<'r> Results<'r> {
             return Ok(None);
         }
         let bytes = self.recorder.finish(duration).write();
-        let Written { path, detour } = self.output.write_recording(&beside, pid, &bytes)?;
+        let Written { path, detour } = self.output.write_recording(&beside, self.is_detoured, pid, &bytes)?;
         said.troubles.extend(detour.map(|detour| format!("{detour}; it is in {}", path.display())));
         Ok(Some(path))
     }

@@ -11,6 +11,7 @@ use crate::live::view::Look;
 use crate::options::Verb;
 use crate::options::{EngineArg, Export, HooksArg, Measure, SamplerArg};
 use crate::os::say::Voice;
+use crate::profile::recorder;
 use crate::program::arguments::ArgsChoice;
 use crate::program::filters::Filters;
 use crate::program::libs::Libs;
@@ -136,6 +137,7 @@ impl Settings {
             libs: self.libs.typed().to_owned(),
             outermost: self.libs.outermost().to_vec(),
             values: self.args.as_ref().and_then(|args| args.typed_values()).map(str::to_owned),
+            origin: Some(recorder::origin()),
             running: self.running,
             shadow_stacks: self.shadow_stacks,
             arena: self.arena,

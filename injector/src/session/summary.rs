@@ -32,6 +32,9 @@ pub(crate) struct Facts<'f> {
 /// What a line takes where there is no terminal.
 const WITHOUT_TERMINAL: usize = 87;
 
+/// A remark of which fewer columns are seen tells nothing.
+const LEAST: usize = 32;
+
 impl Facts<'_> {
     /// Returns the lines for a file, which nobody can make wider: what is remarked is not cut.
     pub(crate) fn log(&self) -> Vec<String> {
@@ -48,10 +51,11 @@ impl Facts<'_> {
     pub(crate) fn lines(&self, columns: usize) -> Vec<String> {
         let next = self.next.as_ref().map(|command| format!("next: {command}"));
         let joined = next.as_ref().and_then(|next| self.joined(next, columns));
-        let is_full = !self.remarks.is_empty() && next.is_some();
+        let is_remarked = !self.remarks.is_empty() && columns >= LEAST;
+        let is_full = is_remarked && next.is_some();
         let rows = if is_full && joined.is_none() { 1 } else { 2 };
         let functions = functions::lines(self.digest, columns, rows);
-        let remarks = (!self.remarks.is_empty()).then(|| cut(&self.remarks.join("; "), columns).into_owned());
+        let remarks = is_remarked.then(|| cut(&self.remarks.join("; "), columns).into_owned());
         let end = match joined {
             Some(joined) if functions.len() > 1 => vec![joined],
             _ => remarks.into_iter().chain(next).collect(),
@@ -63,8 +67,6 @@ impl Facts<'_> {
     /// be read there.
     fn joined(&self, next: &str, columns: usize) -> Option<String> {
         const BETWEEN: &str = " \u{b7} ";
-        /// A remark of which less is seen tells nothing.
-        const LEAST: usize = 32;
         let room = columns.checked_sub(width(BETWEEN) + width(next)).filter(|&room| room >= LEAST)?;
         let mut whole = (1..=self.remarks.len()).rev().map(|count| self.remarks[..count].join("; "));
         let fitting = whole.find(|joined| width(joined) <= room);
@@ -277,7 +279,8 @@ mod tests {
         let narrow = facts.lines(27);
         assert_eq!(narrow[0], "make -j2: 1.31 s");
         assert_eq!(facts.lines(28)[0], "make -j2: 1.31 s, 12 M calls");
-        assert_eq!(narrow[1], "cc1!ggc_in…alloc 45% 1 call");
+        // Where calls and modules would leave room for one function, more functions say more.
+        assert_eq!(narrow[1], "ggc_internal_alloc 45%,");
         assert_eq!(narrow.len(), 4);
     }
 
@@ -334,6 +337,14 @@ mod tests {
         // There is no room for any: they keep their line.
         let lines = facts.lines(40);
         assert_eq!((lines.len(), lines[3].as_str()), (4, "next: gmon"), "{lines:?}");
+        // A terminal of 40 columns has 27 beside the name of the command: too few for a remark, and enough for four
+        // functions without their calls.
+        let lines = facts.lines(27);
+        assert_eq!(
+            lines[1..],
+            ["__me…vbe 44%, put_…ber 16%,", "find_word 11%, hash 10%", "next: gmon"],
+            "{lines:?}"
+        );
     }
 
     #[test]

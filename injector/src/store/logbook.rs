@@ -42,6 +42,9 @@ pub(crate) struct Entries {
     /// `--values` as typed.
     #[serde(default)]
     pub(crate) values: Option<String>,
+    /// What the run is known by, and when it began, in nanoseconds since 1970 (UTC).
+    #[serde(default)]
+    pub(crate) origin: Option<(u64, u64)>,
     /// Whether the first process ran already.
     pub(crate) running: bool,
     /// The link address at which the arena of the first program begins, if it is not in the usual place.

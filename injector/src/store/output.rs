@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -117,16 +117,25 @@ fn is_replaceable(path: &Path) -> io::Result<()> {
     let Ok(mut file) = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) else {
         return Ok(());
     };
-    let mut start = [0; 2];
     let metadata = file.metadata()?;
     if metadata.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    let is_other = metadata.is_file() && io::Read::read_exact(&mut file, &mut start).is_ok() && start != GZIP;
+    let mut start = Vec::new();
+    let is_other = metadata.is_file()
+        && (&mut file).take(GZIP.len() as u64).read_to_end(&mut start).is_ok()
+        && !start.is_empty()
+        && start != GZIP;
     match is_other {
         true => Err(io::Error::other("it is there, and no recording")),
         false => Ok(()),
     }
+}
+
+/// Removes the recording of an earlier run, and tells whether there was one.
+fn is_removed(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|entry| entry.is_file() && entry.len() > 0)
+        && fs::remove_file(path).is_ok()
 }
 
 /// A place for the profile that has passed the check.
@@ -189,17 +198,36 @@ impl Output {
         written(path, result, &format!("gmon.out.{pid}"), bytes)
     }
 
-    /// Writes the recording beside a profile, or to a temporary folder if that has become impossible. `pid` is the process of the profile.
+    /// Writes the recording beside a profile, or to a temporary folder if that has become impossible or if the profile
+    /// `is_detoured` to there. `pid` is the process of the profile. What an earlier run has left beside the new profile is removed then: nobody shall read it as this run's.
     ///
     /// # Errors
     /// It cannot be written there either.
-    pub(crate) fn write_recording(&self, profile: &Path, pid: u32, bytes: &[u8]) -> Result<Written> {
+    pub(crate) fn write_recording(
+        &self,
+        profile: &Path,
+        is_detoured: bool,
+        pid: u32,
+        bytes: &[u8],
+    ) -> Result<Written> {
         let path = beside(profile);
-        let result = is_replaceable(&path).and_then(|()| match (&self.recording, &self.naming) {
+        let other = format!("gmon.{pid}.pb.gz");
+        if is_detoured && let Ok(path) = output::rescue(OsStr::new(&other), bytes) {
+            // Why the profile is there has been said.
+            return Ok(Written { path, detour: None });
+        }
+        let write = || match (&self.recording, &self.naming) {
             (Some(target), Naming::Fixed(first)) if first == profile => target.write(bytes),
             _ => output::write(&path, bytes),
+        };
+        let result = is_replaceable(&path).and_then(|()| {
+            write().or_else(|error| match is_removed(&path) {
+                // The room that it took may be enough.
+                true => write(),
+                false => Err(error),
+            })
         });
-        written(path, result, &format!("gmon.{pid}.pb.gz"), bytes)
+        written(path, result, &other, bytes)
     }
 
     /// Returns the recording's file, if its name is already known.
@@ -256,6 +284,19 @@ pub(crate) fn stats_target(path: &Path) -> Result<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_recordings_are_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.pb.gz");
+        let is_replaceable = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("a file");
+            is_replaceable(&path).is_ok()
+        };
+        assert!(super::is_replaceable(&path).is_ok());
+        assert!(is_replaceable(b"") && is_replaceable(&[0x1f, 0x8b]) && is_replaceable(&[0x1f, 0x8b, 8, 0]));
+        assert!(!is_replaceable(b"x") && !is_replaceable(&[0x1f]) && !is_replaceable(b"text"));
+    }
 
     #[test]
     fn an_option_beats_the_prefix() {

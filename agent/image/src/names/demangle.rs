@@ -10,6 +10,7 @@ use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use rustc_demangle::Demangle;
 
 use crate::names::short;
+use crate::names::unicode::Hidden;
 
 /// The length in bytes above which a name is shortened. The longest names of programs that were looked at have some thousand.
 pub const LONGEST: usize = 16 << 10;
@@ -25,12 +26,20 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
         return Cow::Owned(shortened(name, name));
     }
     let (symbol, stub) = name.strip_suffix(STUB).map_or((name, ""), |function| (function, STUB));
-    let text = match split(symbol) {
+    let text = match Hidden::of(symbol) {
+        Some(hidden) => demangled(&hidden.text, name).map(|text| hidden.restore(&text).into_owned()),
+        None => demangled(symbol, name),
+    };
+    text.map_or(Cow::Borrowed(name), |text| Cow::Owned(text + stub))
+}
+
+/// Returns the demangled name of a symbol, or `None` if it is not mangled. `name` is what tells a name apart that is too long.
+fn demangled(symbol: &str, name: &str) -> Option<String> {
+    match split(symbol) {
         Mangled::No => None,
         Mangled::Rust(symbol) => Some(of_rust(&symbol, name)),
         Mangled::Cpp(symbol) => of_cpp(&symbol, name, DemangleOptions::new()),
-    };
-    text.map_or(Cow::Borrowed(name), |text| Cow::Owned(text + stub))
+    }
 }
 
 /// Visits all spellings that a pattern may mean: the name in the symbol table, the name without the suffix of
@@ -38,6 +47,14 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
 /// this without each of the components at its beginning, so that a function is found by its last one, as in gdb. Returns true as soon
 /// as `visit` does.
 pub fn any_spelling(name: &str, mut visit: impl FnMut(&str) -> bool) -> bool {
+    match Hidden::of(name) {
+        Some(hidden) => any_spelling_of(&hidden.text, &mut |text| visit(&hidden.restore(text))),
+        None => any_spelling_of(name, &mut visit),
+    }
+}
+
+/// The same for a name whose mangling the demangler knows.
+fn any_spelling_of(name: &str, mut visit: &mut dyn FnMut(&str) -> bool) -> bool {
     if visit(name) {
         return true;
     }
@@ -159,6 +176,10 @@ mod tests {
         assert_eq!(demangle("_RNvC6_123foo3bar"), "123foo::bar");
         assert_eq!(demangle("_ZN3foo3barEi@plt"), "foo::bar(int)@plt");
         assert_eq!(demangle("_Rnot"), "_Rnot");
+        // As c++filt has them, of names that gcc and clang have written.
+        assert_eq!(demangle("_ZN8größen7ZählerIiE11zählen_数El"), "größen::Zähler<int>::zählen_数(long)");
+        assert_eq!(demangle("_Z7größeN8größen5ÄrgeE@plt"), "größe(größen::Ärge)@plt");
+        assert_eq!(demangle("_ZN4größ"), "_ZN4größ");
         assert_eq!(demangle("_Znot"), "_Znot");
         assert_eq!(demangle(""), "");
     }
@@ -184,6 +205,10 @@ mod tests {
                 &["a::B<...>::c<...>", "a::B<...>::c", "B<...>::c<...>", "B<...>::c", "c<...>", "c"]
                     .map(str::to_owned)
             )
+        );
+        assert_eq!(
+            all("_ZN8größen4zähEi"),
+            ["_ZN8größen4zähEi", "größen::zäh", "größen::zäh(int)", "größen::zäh(int)", "größen::zäh", "zäh"]
         );
         assert_eq!(all("main"), ["main"]);
         assert_eq!(all(".text"), [".text"]);

@@ -1,7 +1,8 @@
 //! pprof's `profile.proto` (<https://github.com/google/pprof/blob/main/proto/profile.proto>), compressed with gzip.
 //!
-//! Locations are link addresses, with a line for each inlined function. The values of a sample are calls, then time and samples if
-//! there are any, then executed instructions if these were counted.
+//! Locations are link addresses, with a line for each inlined function. The values of a sample are calls, then samples if
+//! there are any, executed instructions if these were counted, and time. The last one is the default, because readers that do not look at
+//! `default_sample_type`, speedscope among them, show that.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -35,14 +36,14 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     visit(run, |stack| {
         let location_id = stack.places.iter().map(|&place| tables.location(place)).collect();
         let mut value = vec![signed(stack.calls)];
-        if has_time {
-            value.push(signed(stack.self_ns));
-        }
         if has_samples {
             value.push(signed(stack.samples));
         }
         if has_blocks {
             value.push(signed(stack.instructions));
+        }
+        if has_time {
+            value.push(signed(stack.self_ns));
         }
         let label = stack.thread.and_then(|thread| labels.get(thread as usize)).copied();
         let sample = wire::Sample { location_id, value, label: label.into_iter().collect() };
@@ -59,18 +60,18 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         |name, unit| wire::ValueType { r#type: tables.string(name), unit: tables.string(unit) };
     let mut sample_type = vec![value_type("calls", "count")];
     let mut default = sample_type[0].r#type;
+    if has_samples {
+        sample_type.push(value_type("samples", "count"));
+    }
+    if has_blocks {
+        sample_type.push(value_type("instructions", "count"));
+    }
     if has_time {
         let (name, unit) = match run.time {
             Time::Executed => ("instructions", "count"),
             _ => ("time", "nanoseconds"),
         };
         sample_type.push(value_type(name, unit));
-    }
-    if has_samples {
-        sample_type.push(value_type("samples", "count"));
-    }
-    if has_blocks {
-        sample_type.push(value_type("instructions", "count"));
     }
     match Weight::of(run) {
         Weight::Time => default = tables.string("time"),

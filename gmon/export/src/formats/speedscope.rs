@@ -1,6 +1,7 @@
 //! Speedscope's file format: <https://www.speedscope.app/file-format-schema.json>.
 //!
-//! There is a sampled profile for each thread, whose samples are stacks with weights.
+//! There is a sampled profile for each thread, whose samples are stacks with weights. A frame is a function with the place of its
+//! definition: speedscope takes frames with different lines for different functions, and would show each line of a function alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -100,8 +101,8 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 /// The stacks of a thread, and the weight of each.
 type Samples = (Vec<Vec<usize>>, Vec<u64>);
 
-/// The name of a frame, its function, its inlined function and its line.
-type Key<'r> = (&'r str, Option<u32>, Option<u32>, Option<Line>);
+/// The name of a frame, its file, and the index of its function if it is not inlined.
+type Key<'r> = (&'r str, Option<&'r str>, Option<u32>);
 
 /// The frames, each once.
 struct Frames<'r> {
@@ -111,12 +112,20 @@ struct Frames<'r> {
 
 impl<'r> Frames<'r> {
     fn index_of(&mut self, run: &'r Run, level: &Level<'r>) -> usize {
+        let function = level.function.map(|index| &run.functions[index as usize]);
+        let module =
+            || function.and_then(|function| run.module_of(function)).map(|module| module.path.as_str());
+        // Where an inlined function begins is not known: the first of its lines that is met stands for it.
+        let place: Option<Line> = match level.inlined {
+            Some(_) => level.line,
+            None => function.and_then(|function| function.source),
+        };
+        let file = place.map(|line| run.file_of(line)).or_else(module);
+        let line = place.map(|line| line.line);
         // Functions of the same name in two modules are two frames, which speedscope tells apart by their files.
-        let key = (level.name, level.function, level.inlined, level.line);
-        *self.index.entry(key).or_insert_with(|| {
-            let module = level.function.and_then(|f| run.module_of(&run.functions[f as usize]));
-            let file = level.line.map(|line| run.file_of(line)).or_else(|| module.map(|m| m.path.as_str()));
-            self.list.push(Frame { name: level.name, file, line: level.line.map(|line| line.line) });
+        let own = level.function.filter(|_| level.inlined.is_none());
+        *self.index.entry((level.name, file, own)).or_insert_with(|| {
+            self.list.push(Frame { name: level.name, file, line });
             self.list.len() - 1
         })
     }

@@ -39,9 +39,13 @@ function exact(ns) {
 /** Whether what takes the place of times are numbers of executed instructions. A page has runs of one kind. */
 let countsInstructions = false;
 
+/** Whether times are those of samples, between which a function may have run unseen. */
+let isSampled = false;
+
 /** Says of what kind the times of the page's runs are. */
 function setKind(kind) {
   countsInstructions = kind === "executed";
+  isSampled = kind === "sampled";
 }
 
 /** Returns a time of the run, or a number of instructions, with four digits and a unit. */
@@ -56,8 +60,14 @@ function amount(value) {
   return `${scaled.toPrecision(4)} ${unit}`;
 }
 
+/** Returns the same for a table, where a time that no sample has seen is blank. */
+function seenAmount(value) {
+  return isSampled && value === 0 ? "" : amount(value);
+}
+
 /** Returns the same with all its digits. */
 function exactAmount(value) {
+  if (isSampled && value === 0) return "no sample";
   return countsInstructions && value !== UNKNOWN ? counted(value, "instruction", "instructions") : exact(value);
 }
 

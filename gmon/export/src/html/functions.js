@@ -2,11 +2,11 @@
 
 /** The columns of the table, in the order in which they are shown, if the run has them. */
 const COLUMNS = [
-  { key: "self", share: true, title: "Self", hint: "The time in the function itself", show: amount, exact: exactAmount },
-  { key: "inclusive", share: true, title: "Inclusive", hint: "The time in the function and in everything that it called; of recursive calls, only the outermost counts", show: amount, exact: exactAmount },
+  { key: "self", share: true, title: "Self", hint: "The time in the function itself", show: seenAmount, exact: exactAmount },
+  { key: "inclusive", share: true, title: "Inclusive", hint: "The time in the function and in everything that it called; of recursive calls, only the outermost counts", show: seenAmount, exact: exactAmount },
   { key: "calls", title: "Calls", hint: "All calls", show: count, exact: (value) => counted(value, "call", "calls") },
   { key: "primitive", title: "Primitive", hint: "The calls that were not made within another call of the same function", show: count, exact: (value) => counted(value, "primitive call", "primitive calls") },
-  { key: "mean", title: "Mean", hint: "Inclusive time of a primitive call", show: amount, exact: exactAmount },
+  { key: "mean", title: "Mean", hint: "Inclusive time of a primitive call", show: seenAmount, exact: exactAmount },
   { key: "min", title: "Shortest", hint: "The duration of the shortest call, of those that have returned", show: amount, exact: exactAmount },
   { key: "p50", title: "p50", hint: "The duration that half of the calls do not exceed", show: amount, exact: exactAmount },
   { key: "p99", title: "p99", hint: "The duration that 99 of 100 calls do not exceed", show: amount, exact: exactAmount },

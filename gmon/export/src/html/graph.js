@@ -165,10 +165,10 @@ class GraphView {
       const time = line.kind === "self" ? whole : run.arcs.inclusive[line.arc];
       const own = line.kind === "self" ? run.columns.self?.[id] ?? UNKNOWN : run.arcs.self?.[line.arc] ?? UNKNOWN;
       setShare(inclusive.firstChild, time, line.kind === "self" ? run.total : whole);
-      inclusive.lastChild.textContent = amount(time);
+      inclusive.lastChild.textContent = seenAmount(time);
       const ofWhat = line.kind === "self" ? "all time" : "the function's inclusive time";
       inclusive.title = time === UNKNOWN ? (this.run.time.kind === "sampled" ? "gprof's rule gives no time to calls within a circle of functions" : "not known") : `Inclusive: ${exactAmount(time)}, ${inclusive.firstChild.textContent} of ${ofWhat}`;
-      self.textContent = amount(own);
+      self.textContent = seenAmount(own);
       self.title = own === UNKNOWN ? "not known" : `Self: ${exactAmount(own)}`;
     }
     this.fillCalls(calls, line);

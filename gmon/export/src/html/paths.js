@@ -233,9 +233,9 @@ class PathRows {
     const [inclusive, self, calls, name] = row.children;
     const depth = tree.depth[node] - tree.depth[root];
     setShare(inclusive.firstChild, tree.total[node], tree.total[0]);
-    inclusive.lastChild.textContent = amount(tree.total[node]);
+    inclusive.lastChild.textContent = seenAmount(tree.total[node]);
     inclusive.title = `Inclusive: ${exactAmount(tree.total[node])}`;
-    self.textContent = node === 0 ? "" : amount(tree.self[node]);
+    self.textContent = node === 0 ? "" : seenAmount(tree.self[node]);
     self.title = node === 0 ? "" : `Self: ${exactAmount(tree.self[node])}`;
     calls.textContent = node === 0 ? "" : count(tree.calls[node]);
     const leaf = tree.first[node] === UNKNOWN;

@@ -71,7 +71,7 @@ class SummaryView {
     const order = sortByNumber(run.programs.map((_, at) => at), value, true);
     const cells = order.slice(0, 100).map((at) => [
       shareCell(value[at], all),
-      timed ? el("span", { className: "number", textContent: amount(time[at]), title: exactAmount(time[at]) }) : null,
+      timed ? el("span", { className: "number", textContent: seenAmount(time[at]), title: exactAmount(time[at]) }) : null,
       el("span", { className: timed ? "number wide" : "number", textContent: count(calls[at]) }),
       el("span", { className: "name", textContent: programName(run.programs[at]), title: moduleTitle(run.modules[run.programs[at].module]) }),
     ]);

@@ -1,6 +1,7 @@
 //! What works in place of a command line that names the wrong files.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cli::text::{chosen_function, plain};
 use crate::cli::{files, recordings};
@@ -45,6 +46,21 @@ fn program_of(profile: &Path) -> Option<PathBuf> {
     let path = PathBuf::from(&recording.first_module()?.path);
     let here = std::env::current_dir().ok().and_then(|here| Some(path.strip_prefix(here).ok()?.to_owned()));
     path.is_file().then(|| here.unwrap_or(path))
+}
+
+/// Returns what is to be said if a profile was written later than the recording beside it. gprofinject writes the recording last, so that
+/// another program, such as one that was built with -pg, has written the profile.
+pub(crate) fn of_another_run(profile: &Path, recording: &Path) -> Option<String> {
+    /// Copies of both files may be made in any order, but not long after each other.
+    const COPIED: Duration = Duration::from_secs(1);
+    let written = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let later = written(profile)?.duration_since(written(recording)?).ok()?;
+    let (profile, recording) = (profile.display(), recording.display());
+    (later > COPIED).then(|| {
+        format!(
+            "this is {recording}; {profile} is newer and of another run: `gmon flat {ANY_PROGRAM} {profile}` shows that"
+        )
+    })
 }
 
 /// Returns the message if one of the words is no file but a function of the run that the others name, or of `default` if they name

@@ -12,6 +12,9 @@ use crate::cli::terminal;
 /// there.
 const LESS: &str = "FRX";
 
+/// The exit status of a shell that does not find a command.
+const NOT_FOUND: i32 = 127;
+
 static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
 
 /// Starts the pager that the user wants if standard output is a terminal. What cannot be started is left out: the text goes to the
@@ -50,7 +53,11 @@ pub(crate) fn finish() {
     // The pager sees the end of the text when nobody can write to it any more.
     if let Ok(nothing) = File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&nothing);
-        let _ = pager.wait();
+        let ended = pager.wait();
+        // The shell has said so, but not that nothing else was shown.
+        if ended.is_ok_and(|ended| ended.code() == Some(NOT_FOUND)) {
+            eprintln!("gmon: the pager that PAGER or GMON_PAGER names was not found; PAGER=cat does without");
+        }
     }
 }
 

@@ -112,6 +112,9 @@ fn open_files(paths: &[PathBuf], form: &FormArgs) -> Result<Source> {
         // A program without a result is one of the newest run here.
         let has_recording = Path::new(DEFAULT_FILE).exists() || subject.is_none();
         let path = PathBuf::from(if has_recording { DEFAULT_FILE } else { DEFAULT_PROFILE });
+        if let Some(other) = hints::of_another_run(Path::new(DEFAULT_PROFILE), &path) {
+            eprintln!("gmon: {other}");
+        }
         let bytes = files::read_any_kind(&path).map_err(|error| {
             anyhow::anyhow!("{error:#}; gprofinject writes it in the folder where it runs")
         })?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::table_args::TableArgs;
 use crate::cli::text::{Style, chosen_in_module, chosen_path, file_name, percent, plain};
-use crate::cli::units::{amount, duration};
+use crate::cli::units::{amount_if_seen, duration, is_seen};
 
 /// The name that is shown for a caller that is not known.
 pub(crate) const NOT_KNOWN: &str = "[not hooked]";
@@ -136,6 +136,7 @@ impl<'a> RunView<'a> {
     pub(crate) fn share(&self, ns: u64) -> String {
         match self.total_ns {
             0 => String::new(),
+            _ if !is_seen(self.run.time, ns) => String::new(),
             total => format!("{:.2}", 100.0 * ns as f64 / total as f64),
         }
     }
@@ -157,13 +158,13 @@ impl<'a> RunView<'a> {
 
     /// Returns an inclusive time, or one of an arc, in words: marked if it is an estimate.
     pub(crate) fn estimate(&self, ns: u64) -> String {
-        let mark = if self.run.time == Time::Estimated { ESTIMATE } else { "" };
+        let mark = if self.run.time == Time::Estimated && ns > 0 { ESTIMATE } else { "" };
         format!("{mark}{}", self.amount(ns))
     }
 
-    /// Returns a time in words, or a number of instructions if these take the place of times.
+    /// Returns a time in words, or a number of instructions if these take the place of times. It is blank if no sample has seen it.
     pub(crate) fn amount(&self, ns: u64) -> String {
-        amount(self.run.time, ns)
+        amount_if_seen(self.run.time, ns)
     }
 
     /// Prints what the numbers are.

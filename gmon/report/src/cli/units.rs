@@ -26,6 +26,20 @@ pub(crate) fn amount(time: Time, value: u64) -> String {
     }
 }
 
+/// Returns the same for a column of times. A function without samples has taken a time that nobody has seen, which is blank: it may
+/// have run between them. Of measured times, 0 is one.
+pub(crate) fn amount_if_seen(time: Time, value: u64) -> String {
+    match is_seen(time, value) {
+        true => amount(time, value),
+        false => String::new(),
+    }
+}
+
+/// Whether the time of a function says something: all that was measured, and what samples have seen.
+pub(crate) fn is_seen(time: Time, value: u64) -> bool {
+    value > 0 || !matches!(time, Time::Sampled | Time::Estimated)
+}
+
 /// Returns a count, or its first digits and a unit if it is wider than `width`.
 pub(crate) fn count(count: u64, width: usize) -> String {
     let text = count.to_string();
@@ -81,6 +95,10 @@ mod tests {
             assert_eq!(amount(Time::Executed, value), text);
         }
         assert_eq!(amount(Time::Sampled, 1000), "1.000 us");
+        assert_eq!(amount_if_seen(Time::Sampled, 1000), "1.000 us");
+        assert_eq!(amount_if_seen(Time::Sampled, 0), "");
+        assert_eq!(amount_if_seen(Time::Estimated, 0), "");
+        assert_eq!(amount_if_seen(Time::Executed, 0), "0  ");
     }
 
     #[test]

@@ -82,8 +82,30 @@ fn several_files() {
     folder.write("other.gz", &other.write());
     assert_eq!(
         message(&folder, &["flat", "gmon.pb.gz", "other.gz"]),
-        "other.gz: a sample for each 5 ns of CPU time after 4000000 ns, expected one period"
+        "other.gz: a sample for each 5 ns of CPU time, and for each 4 ms in the runs before it; sum these apart, or record all at one \
+         --rate: without it, --times and --paths have another one"
     );
+}
+
+/// A program that was built with -pg has written its gmon.out beside the recording of an earlier run.
+#[test]
+fn a_gmon_out_of_another_run() {
+    let folder = folder("another", &example(true));
+    folder.write("gmon.out", b"gmon\x01\0\0\0");
+    let said = |later: u64| {
+        let file = std::fs::File::options().write(true).open(folder.file("gmon.out")).expect("it is there");
+        let written = folder.file("gmon.pb.gz").metadata().and_then(|file| file.modified()).expect("a time");
+        file.set_modified(written + std::time::Duration::from_millis(later)).expect("it is ours");
+        let output = gmon(&folder, &["flat", "-n", "1"]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_eq!(said(900), "", "as copies may be");
+    let expected = "gmon: this is gmon.pb.gz; gmon.out is newer and of another run: `gmon flat PROG gmon.out` shows that\n";
+    assert_eq!(said(1100), expected);
+    // Who names the file knows which one it is.
+    let output = gmon(&folder, &["flat", "-n", "1", "gmon.pb.gz"]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 /// The names that commands had before say what to type now, and a file in place of a command says what shows it.

@@ -31,7 +31,7 @@ self %      self  cumulative  inclusive  calls  primitive  self/call  inclusive/
  99.34  3.600 s     3.600 s    3.600 s       4          2   1.800 s         1.800 s   work       prog
   0.55  20.00 ms    3.620 s    24.00 ms     10         10   2.000 ms        2.400 ms  parse      prog
   0.11  4.000 ms    3.624 s    4.000 ms     40         40   100.0 us        100.0 us  libc_read  libc.so.6
-  0.00      0 ns    3.624 s    20.00 ms      1          1       0 ns        20.00 ms  main       prog
+                               20.00 ms      1          1                   20.00 ms  main       prog
 100.00  3.624 s                             55         53                             total
 ",
     );
@@ -40,25 +40,25 @@ self %      self  cumulative  inclusive  calls  primitive  self/call  inclusive/
         "callers of a function are above it, what it calls is below
 
 index  inclusive %      self  children  calls  function
-                    360.0 ms      0 ns    2/4      work [1]
+                    360.0 ms              2/4      work [1]
                     3.240 s   360.0 ms    2/4      [not hooked]
-  [1]        99.34  3.600 s       0 ns    2+2  work [1]
-                    360.0 ms      0 ns    2/4      work [1]
+  [1]        99.34  3.600 s               2+2  work [1]
+                    360.0 ms              2/4      work [1]
 
-                    4.000 ms      0 ns             [path not known]
+                    4.000 ms                       [path not known]
                     16.00 ms  4.000 ms  10/10      main
   [2]         0.66  20.00 ms  4.000 ms     10  parse [2]
-                    4.000 ms      0 ns  40/40      libc_read (libc.so.6)
+                    4.000 ms            40/40      libc_read (libc.so.6)
 ",
     );
     assert_text(
         &text(&folder, &["paths", "--min-percent", "0"]),
         "
        calls       self  inclusive    share  function
-                   0 ns   20.00 ms    0.55%  main
+                          20.00 ms    0.55%  main
                16.00 ms   20.00 ms    0.55%    parse
                4.000 ms   4.000 ms    0.11%      libc_read
-                   0 ns   3.604 s    99.45%  [path not known]
+                          3.604 s    99.45%  [path not known]
                3.240 s    3.600 s    99.34%    work
                360.0 ms   360.0 ms    9.93%      work
                4.000 ms   4.000 ms    0.11%    parse
@@ -77,7 +77,7 @@ fn what_was_not_counted() {
     run.stacks.push(Stack { parent: Some(3), function: Some(3), samples: 2, program: 0 });
     let folder = folder("sampled-arcs", &run);
     let graph = text(&folder, &["graph", "-f", "libc_read"]);
-    assert!(graph.contains("8.000 ms      0 ns             work\n"), "{graph}");
+    assert!(graph.contains("8.000 ms                       work\n"), "{graph}");
     let functions = json(&folder, &["graph", "--json", "-f", "libc_read"])["functions"].clone();
     let callee = &functions[0]["callees"][0];
     assert_eq!((&callee["name"], &callee["calls"]), (&"work".into(), &0.into()));

@@ -18,13 +18,15 @@ enum Form {
     Roomy,
     /// `name 23% 16M`
     Dense,
+    /// `name 23%`, for terminals that are narrow
+    Tight,
 }
 
 impl Form {
     fn between(self) -> &'static str {
         match self {
             Form::Roomy => " \u{b7} ",
-            Form::Dense => ", ",
+            Form::Dense | Form::Tight => ", ",
         }
     }
 
@@ -33,14 +35,16 @@ impl Form {
         match self {
             Form::Roomy => 10,
             Form::Dense => 8,
+            Form::Tight => 6,
         }
     }
 
-    /// Returns the number of columns that the name of a module may take.
-    fn module(self) -> usize {
+    /// Returns the number of columns that the name of a module may take. `None` if it is not said of functions with names.
+    fn module(self) -> Option<usize> {
         match self {
-            Form::Roomy => 16,
-            Form::Dense => 9,
+            Form::Roomy => Some(16),
+            Form::Dense => Some(9),
+            Form::Tight => None,
         }
     }
 }
@@ -61,8 +65,9 @@ struct Entry {
 pub(super) fn lines(digest: &Digest, columns: usize, rows: usize) -> Vec<String> {
     /// A name of which so much is shown is known again. More is not worth another line.
     const KNOWN: usize = 16;
-    let forms = [Form::Roomy, Form::Dense].map(|form| (form, entries(digest, form)));
-    let fitting = |count: usize| {
+    /// With fewer functions, more of them say more than the calls.
+    const FEW: usize = 3;
+    let fitting = |forms: &[(Form, Vec<Entry>)], count: usize| {
         let ways =
             (1..=rows).flat_map(|rows| forms.iter().map(move |(form, entries)| (rows, *form, entries)));
         let ways =
@@ -71,9 +76,18 @@ pub(super) fn lines(digest: &Digest, columns: usize, rows: usize) -> Vec<String>
         // Of several ways with names of the same length, the first one.
         let best = ways.iter().position(|(name, _)| *name >= KNOWN);
         let best = best.or_else(|| (0..ways.len()).rev().max_by_key(|&index| ways[index].0))?;
-        Some(ways.swap_remove(best).1)
+        Some((count, ways.swap_remove(best).1))
     };
-    (1..=digest.functions.len()).rev().find_map(fitting).unwrap_or_default()
+    let most = |forms: &[Form]| {
+        let forms: Vec<_> = forms.iter().map(|&form| (form, entries(digest, form))).collect();
+        (1..=digest.functions.len()).rev().find_map(|count| fitting(&forms, count)).unwrap_or_default()
+    };
+    let with_calls = most(&[Form::Roomy, Form::Dense]);
+    if with_calls.0 >= FEW.min(digest.functions.len()) {
+        return with_calls.1;
+    }
+    let without = most(&[Form::Tight]);
+    if without.0 > with_calls.0 { without.1 } else { with_calls.1 }
 }
 
 fn entries(digest: &Digest, form: Form) -> Vec<Entry> {
@@ -94,8 +108,9 @@ fn entries(digest: &Digest, form: Form) -> Vec<Entry> {
             true => (String::new(), format!("{name}{cost}")),
             false => (visible(&name).into_owned(), cost),
         };
-        let module =
-            module.map_or_else(String::new, |name| format!("{}{mark}", short_module(name, form.module())));
+        let room = form.module().or_else(|| function.is_nameless.then_some(Form::Dense.module()?));
+        let module = module.zip(room).map(|(name, room)| format!("{}{mark}", short_module(name, room)));
+        let module = module.unwrap_or_default();
         Entry { module, name, rest }
     };
     shown.iter().zip(names).enumerate().map(of).collect()
@@ -119,7 +134,7 @@ fn cost(digest: &Digest, function: &FunctionCost, has_unit: bool, form: Form) ->
     let share = percent(by.of(cost), by.of(digest.all));
     let number = match form {
         Form::Roomy => scaled(cost.calls),
-        Form::Dense => scaled(cost.calls).replace(' ', ""),
+        Form::Dense | Form::Tight => scaled(cost.calls).replace(' ', ""),
     };
     let calls = match (has_unit, cost.calls) {
         (false, _) => number,
@@ -130,6 +145,7 @@ fn cost(digest: &Digest, function: &FunctionCost, has_unit: bool, form: Form) ->
         (By::Calls, _) => format!(" {calls}"),
         (_, Form::Roomy) if cost.calls == 0 => format!(" {share:.0} %"),
         (_, Form::Roomy) => format!(" {share:.0} % ({calls})"),
+        (_, Form::Tight) => format!(" {share:.0}%"),
         (_, Form::Dense) if cost.calls == 0 => format!(" {share:.0}%"),
         (_, Form::Dense) => format!(" {share:.0}% {calls}"),
     }

@@ -9,7 +9,7 @@ use crate::browse::data::{Data, Sort};
 use crate::browse::draw::pen::Pen;
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::Model;
-use crate::browse::numbers::{count, share, time};
+use crate::browse::numbers::{count, share_if_seen, time};
 
 /// A column before the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ fn number(data: &Data, function: &Function, column: Column, width: usize) -> Str
     let is_estimated = data.is_estimated();
     let counted = |number: u64| if number == 0 { String::new() } else { count(number, width) };
     match column {
-        Column::Share => share(function.self_ns, data.total_ns),
+        Column::Share => share_if_seen(data.run.time, function.self_ns, data.total_ns),
         Column::Own => time(data.run.time, function.self_ns, false),
         // Without callees, inclusive times are self times.
         Column::Inclusive => time(

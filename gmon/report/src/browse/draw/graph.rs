@@ -9,7 +9,7 @@ use crate::browse::draw::pen::Pen;
 use crate::browse::draw::theme::Theme;
 use crate::browse::model::Model;
 use crate::browse::model::graph::Row;
-use crate::browse::numbers::{count, share, time};
+use crate::browse::numbers::{count, share_if_seen, time};
 
 /// The width from which on there is a column of self times, and of shares.
 const WIDE: usize = 64;
@@ -136,7 +136,9 @@ impl Numbers {
             };
             let inclusive = self.inclusive_ns.unwrap_or(0);
             if width >= WIDER {
-                let share = self.inclusive_ns.map_or_else(String::new, |ns| share(ns, data.total_ns));
+                let share = self
+                    .inclusive_ns
+                    .map_or_else(String::new, |ns| share_if_seen(data.run.time, ns, data.total_ns));
                 pen.number(&share, SHARE, theme.heat(inclusive, data.total_ns));
             }
             if width >= WIDE {

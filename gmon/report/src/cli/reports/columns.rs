@@ -1,13 +1,13 @@
 //! The columns of `gmon flat`: which a table has, and what stands in them.
 
-use gmon_export::processes::is_seen;
+use gmon_export::processes;
 use gmon_export::{Durations, FunctionTimes, Process, Run, Thread, Time};
 
 use crate::cli::reports::modules::{Interface, overhead};
 use crate::cli::run_view::ESTIMATE;
 use crate::cli::table_args::{By, Column};
 use crate::cli::text::percent;
-use crate::cli::units::{amount, duration};
+use crate::cli::units::{amount_if_seen, duration, is_seen};
 
 /// The numbers of a row.
 #[derive(Clone, Debug, Default)]
@@ -304,7 +304,7 @@ impl Kind {
     ) -> Vec<String> {
         let is_real =
             matches!(column, Column::Cpu | Column::Begin) || self.by == By::Process && column == Column::Life;
-        let duration = |ns: u64| if is_real { duration(ns) } else { amount(self.time, ns) };
+        let duration = |ns: u64| if is_real { duration(ns) } else { amount_if_seen(self.time, ns) };
         let time = |column| self.value(column, row).map_or_else(String::new, duration);
         if row.is_short
             && !matches!(column, Column::Calls | Column::Primitive | Column::Open | Column::Instructions)
@@ -317,9 +317,12 @@ impl Kind {
         };
         match column {
             Column::Own => {
+                let has_time = is_seen(self.time, row.self_ns);
                 let share = percent(row.self_ns, all).trim_end_matches('%').to_owned();
-                let mut texts = vec![share, time(column)];
+                let mut texts = vec![if has_time { share } else { String::new() }, time(column)];
                 if self.headings(column).len() > 2 {
+                    // Rows that add nothing need no sum.
+                    let cumulative = cumulative.filter(|_| has_time);
                     texts.push(cumulative.map_or_else(String::new, duration));
                 }
                 texts
@@ -371,12 +374,14 @@ impl Kind {
             Column::Instructions => Some(row.instructions),
             Column::SelfRaw => Some(row.self_raw_ns),
             Column::InclusiveRaw => Some(row.inclusive_raw_ns),
-            Column::Begin => row.process.filter(is_seen).map(|process| process.begin_us.saturating_mul(1000)),
+            Column::Begin => {
+                row.process.filter(processes::is_seen).map(|process| process.begin_us.saturating_mul(1000))
+            }
             Column::Life => match &row.thread {
                 Some(thread) => Some(thread.life_ns),
                 None => {
                     let life = |process: Process| process.end_us.saturating_sub(process.begin_us);
-                    row.process.filter(is_seen).map(|process| life(process).saturating_mul(1000))
+                    row.process.filter(processes::is_seen).map(|process| life(process).saturating_mul(1000))
                 }
             },
             Column::Outside => Some(row.thread.as_ref()?.outside_ns),

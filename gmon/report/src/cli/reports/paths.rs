@@ -70,7 +70,7 @@ pub(crate) fn paths(view: &RunView, args: &PathsArgs, out: &mut impl Write) -> R
     if args.folded { shown.folded(out) } else { shown.json(out) }
 }
 
-/// A row of a text: a node, or the nodes of a function that only calls itself, each of which is called by the one before.
+/// A row of a text: a node, or all nodes of a function in functions that call each other in turn and nothing else on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     /// The index of the first node, which is the outermost one.
@@ -84,44 +84,67 @@ struct Row {
     self_ns: u64,
 }
 
-/// Returns the rows of these nodes, of which callers come before what they call.
+/// Returns the rows of these nodes, of which callers come before what they call. Of functions that call each other in turn, each has a
+/// row, below that of the function that called it first.
 fn rows(tree: &Tree, indexes: &[u32]) -> Vec<Row> {
-    /// So many nodes are not worth to be one row.
-    const FEW: usize = 3;
     let node = |index: u32| &tree.nodes[index as usize];
     let mut called = vec![0_u32; tree.nodes.len()];
     for parent in indexes.iter().filter_map(|&index| node(index).parent) {
         called[parent as usize] += 1;
     }
-    let goes_on = |pair: &[u32]| {
-        let (caller, callee) = (node(pair[0]), node(pair[1]));
-        callee.parent == Some(pair[0])
-            && callee.function == caller.function
-            && callee.function.is_some()
-            && called[pair[0] as usize] == 1
+    // Whether a node is all that the one before it calls.
+    let goes_on = |left: &[u32], at: usize| {
+        let (caller, callee) = (left[at - 1], left[at]);
+        node(callee).parent == Some(caller) && called[caller as usize] == 1
     };
     let mut rows = Vec::new();
     // The number of rows with the callers of what each node calls.
     let mut below = vec![0_u32; tree.nodes.len()];
     let mut left = indexes;
     while let Some(&first) = left.first() {
-        let levels = 1 + left.windows(2).take_while(|pair| goes_on(pair)).count();
-        let levels = if levels > FEW { levels } else { 1 };
+        let (period, levels) = repeated(left, |index| node(index).function, |at| goes_on(left, at));
         let (nodes, rest) = left.split_at(levels);
         left = rest;
         let callers = node(first).parent.map_or(0, |parent| below[parent as usize]);
-        nodes.iter().for_each(|&index| below[index as usize] = callers + 1);
-        let sum =
-            |of: fn(&Merged) -> u64| nodes.iter().map(|&index| of(node(index))).fold(0, u64::saturating_add);
-        rows.push(Row {
-            first,
-            levels,
-            callers,
-            calls: sum(|node| node.calls),
-            self_ns: sum(|node| node.self_ns),
-        });
+        nodes.iter().for_each(|&index| below[index as usize] = callers + period as u32);
+        for (at, &first) in nodes.iter().take(period).enumerate() {
+            let of_function = || nodes.iter().skip(at).step_by(period).map(|&index| node(index));
+            let sum = |of: fn(&Merged) -> u64| of_function().map(of).fold(0, u64::saturating_add);
+            rows.push(Row {
+                first,
+                levels: of_function().count(),
+                callers: callers + at as u32,
+                calls: sum(|node| node.calls),
+                self_ns: sum(|node| node.self_ns),
+            });
+        }
     }
     rows
+}
+
+/// Returns the number of functions that call each other in turn at the beginning of these nodes, and the number of nodes with which they do:
+/// 1 and 1 if the first function does not come again, or not often enough. `goes_on` tells whether a node is all that the one before it calls.
+fn repeated(
+    nodes: &[u32],
+    function: impl Fn(u32) -> Option<u32>,
+    goes_on: impl Fn(usize) -> bool,
+) -> (usize, usize) {
+    /// The most functions that are recognised.
+    const MOST: usize = 16;
+    /// So many turns are not worth to be one.
+    const FEW: usize = 3;
+    let is_again = |at: usize, period: usize| {
+        let function = |at: usize| function(nodes[at]);
+        function(at).is_some() && function(at) == function(at - period)
+    };
+    // Up to where the first functions lead to each other and nowhere else.
+    let straight = 1 + (1..nodes.len().min(MOST)).take_while(|&at| goes_on(at)).count();
+    (1..=straight)
+        .find_map(|period| {
+            let again = (period..nodes.len()).take_while(|&at| goes_on(at) && is_again(at, period)).count();
+            (again > (FEW - 1) * period).then_some((period, period + again))
+        })
+        .unwrap_or((1, 1))
 }
 
 /// The part of a tree that is shown.
@@ -315,6 +338,29 @@ mod tests {
             shown(&tree(false)),
             [(Some(0), 1, 0, 1, 1), (Some(1), 6, 1, 6, 60), (Some(2), 1, 2, 1, 500)]
         );
+    }
+
+    /// `a` and `b` call each other seven times in all, and the last one calls `work`.
+    #[test]
+    fn functions_that_call_each_other_in_turn_are_a_row_each() {
+        let mut nodes = vec![node(None, 0, 1)];
+        nodes.extend((0..7).map(|at| node(Some(at), 1 + at % 2, 10 + u64::from(at % 2))));
+        nodes.push(node(Some(7), 3, 500));
+        let expected =
+            [(Some(0), 1, 0, 1, 1), (Some(1), 4, 1, 4, 40), (Some(2), 3, 2, 3, 33), (Some(3), 1, 3, 1, 500)];
+        assert_eq!(shown(&Tree::new(&nodes, false, |_| true)), expected);
+        // Two turns and a half may as well be an accident.
+        let few = Tree::new(&nodes[..6], false, |_| true);
+        assert_eq!(shown(&few).len(), 6);
+    }
+
+    #[test]
+    fn deep_paths_take_no_more_time_than_they_are_long() {
+        // 17 functions in turn are more than are recognised, and no function calls itself.
+        let nodes: Vec<_> = (0..500_000_u32).map(|at| node(at.checked_sub(1), at % 17, 1)).collect();
+        assert_eq!(shown(&Tree::new(&nodes, false, |_| true)).len(), nodes.len());
+        let nodes: Vec<_> = (0..500_000_u32).map(|at| node(at.checked_sub(1), at % 5, 1)).collect();
+        assert_eq!(shown(&Tree::new(&nodes, false, |_| true)).len(), 5);
     }
 
     /// What is called by one of several levels only stands below that one.
