@@ -18,6 +18,7 @@ pub(crate) mod heir;
 mod keeper;
 pub(crate) mod limits;
 pub(crate) mod loader;
+pub(crate) mod mapped;
 pub(crate) mod memory_files;
 pub(crate) mod namespaces;
 pub(crate) mod proc;

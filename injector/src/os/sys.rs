@@ -5,7 +5,6 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Error};
-use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -163,59 +162,6 @@ pub(crate) fn open_again(file: &File, write: bool) -> io::Result<File> {
 
 /// What the names of files in the cache end in that have the arena of a library, as a process maps it.
 pub(crate) const ARENA: &str = ".arena";
-
-/// A file's contents, mapped for reading.
-pub(crate) struct Mapped {
-    address: *mut libc::c_void,
-    len: usize,
-}
-
-// SAFETY: the mapping is only read, whichever thread does so, until the value is dropped.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
-
-impl Mapped {
-    /// Maps a file.
-    ///
-    /// # Errors
-    /// It cannot be mapped.
-    pub(crate) fn new(file: &File) -> io::Result<Mapped> {
-        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        if len == 0 {
-            return Ok(Mapped { address: ptr::null_mut(), len });
-        }
-        // SAFETY: a new mapping at an address that the kernel chooses changes nothing that exists.
-        let address = unsafe {
-            libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
-        };
-        if address == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(Mapped { address, len }) }
-    }
-}
-
-impl Deref for Mapped {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        if self.len == 0 {
-            return &[];
-        }
-        // SAFETY: `new` has mapped `len` bytes here, readable until drop. Weak point: another process may
-        // write to or truncate the program's file while it is read. Every byte is valid as u8 and the readers
-        // check what they read, but a truncation can end this process with SIGBUS. The kernel refuses writes
-        // to a running program, which leaves the milliseconds before the start.
-        unsafe { std::slice::from_raw_parts(self.address.cast(), self.len) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        if self.len != 0 {
-            // SAFETY: `new` has mapped it, and borrows of the bytes end before the value does.
-            unsafe { libc::munmap(self.address, self.len) };
-        }
-    }
-}
 
 /// Whether the file may be mapped as code, which is not so on a file system that is mounted noexec.
 pub(crate) fn maps_executable(file: &File) -> bool {

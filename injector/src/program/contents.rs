@@ -12,7 +12,8 @@ use gprofinject_abi::plan::FileVersion;
 use gprofinject_image::debug::DebugFile;
 use memchr::memmem;
 
-use crate::os::sys::{self, Mapped};
+use crate::os::mapped::Mapped;
+use crate::os::sys;
 
 /// A file's contents. What is kept for the length of a run is read, unless it is long or [old](is_old): a build may run a program and
 /// overwrite its file later, and the end of a mapped file that is truncated would end this process. What others than root and the user can

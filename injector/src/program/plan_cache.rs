@@ -22,8 +22,9 @@ use std::thread::{self, JoinHandle};
 use gprofinject_image::Image;
 use gprofinject_plan::{Placement, Plan, StoredFile};
 
+use crate::os::mapped::Mapped;
 use crate::os::say::Voice;
-use crate::os::sys::{self, Mapped};
+use crate::os::sys;
 use crate::program::contents::{self, Contents};
 use crate::program::filters::Filters;
 use crate::program::plan_cache::entry::{Entry, Source};

@@ -157,7 +157,7 @@ mod tests {
         let name = format!("f9{REGION_SUFFIX}");
         std::fs::write(folder.path().join(&name), [1; 100]).expect("written");
         let mapped = |folder: &PrivateFolder| {
-            crate::os::sys::Mapped::new(&folder.open_file(&name).expect("opened")).expect("mapped")
+            crate::os::mapped::Mapped::new(&folder.open_file(&name).expect("opened")).expect("mapped")
         };
         assert!(!Survivors::of(&folder).any());
         let ours = mapped(&folder);

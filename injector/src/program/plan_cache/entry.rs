@@ -13,7 +13,8 @@ use gprofinject_plan::Plan;
 use rustix::fs::{self, FileType, Mode, Stat, Timespec, Timestamps};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::os::sys::{self, Mapped};
+use crate::os::mapped::Mapped;
+use crate::os::sys;
 use crate::program::contents;
 use crate::program::plan_cache::key::Key;
 use crate::program::subject::Subject;
