@@ -146,11 +146,8 @@ fn blank_unused(bytes: &mut [u8], code: &[CodeSegment]) {
 
 /// Returns where such sections begin and end in the file, or `None` if it has no section headers, or odd ones.
 fn unused_sections(bytes: &[u8], code: &[CodeSegment]) -> Option<Vec<(usize, usize)>> {
-    let (header, _) = pod::from_bytes::<FileHeader64<LE>>(bytes).ok()?;
-    let table = bytes.get(usize::try_from(header.e_shoff.get(LE)).ok()?..)?;
-    let (sections, _) =
-        pod::slice_from_bytes::<SectionHeader64<LE>>(table, usize::from(header.e_shnum.get(LE))).ok()?;
-    let names = sections.get(usize::from(header.e_shstrndx.get(LE).0))?;
+    let (sections, names) = sections_of(bytes)?;
+    let names = sections.get(names)?;
     let names = bytes.get(usize::try_from(names.sh_offset.get(LE)).ok()?..)?;
     let is_unused = |section: &SectionHeader64<LE>| {
         let name = names.get(section.sh_name.get(LE) as usize..).unwrap_or_default();
@@ -175,14 +172,20 @@ fn unused_sections(bytes: &[u8], code: &[CodeSegment]) -> Option<Vec<(usize, usi
     Some(sections.iter().filter(|section| is_unused(section)).filter_map(range).collect())
 }
 
+/// Returns the section headers of a file, and the index of the section with their names. Returns `None` if there are none, or odd ones.
+fn sections_of(bytes: &[u8]) -> Option<(&[SectionHeader64<LE>], usize)> {
+    let (header, _) = pod::from_bytes::<FileHeader64<LE>>(bytes).ok()?;
+    let table = bytes.get(usize::try_from(header.e_shoff.get(LE)).ok()?..)?;
+    let count = usize::from(header.e_shnum.get(LE));
+    let (sections, _) = pod::slice_from_bytes(table, count).ok()?;
+    Some((sections, usize::from(header.e_shstrndx.get(LE).0)))
+}
+
 /// Returns new section headers and their names, which will be at an offset of the file, with a section for the arena, and changes the
 /// ELF header so that it names them. Returns `None` if the file has no section headers, or odd ones.
 fn add_section(bytes: &mut [u8], at: u64, plan: &PlanHeader, start: u64) -> Option<Vec<u8>> {
-    let (header, _) = pod::from_bytes::<FileHeader64<LE>>(bytes).ok()?;
-    let (count, names) = (header.e_shnum.get(LE), usize::from(header.e_shstrndx.get(LE).0));
-    let table = bytes.get(usize::try_from(header.e_shoff.get(LE)).ok()?..)?;
-    let (sections, _) = pod::slice_from_bytes::<SectionHeader64<LE>>(table, usize::from(count)).ok()?;
-    let mut sections = sections.to_vec();
+    let (sections, names) = sections_of(bytes)?;
+    let (mut sections, count) = (sections.to_vec(), sections.len() as u16);
     let of_names = sections.get_mut(names).filter(|_| count > 0 && count < elf::SHN_LORESERVE)?;
     let (from, len) = (of_names.sh_offset.get(LE) as usize, of_names.sh_size.get(LE) as usize);
     let mut text = bytes.get(from..from.checked_add(len)?)?.to_vec();

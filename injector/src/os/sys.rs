@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs;
 use rustix::io::Errno;
@@ -305,6 +305,11 @@ pub(crate) fn ticks_per_second() -> u32 {
         Ok(nanoseconds) if nanoseconds > 0 => 1_000_000_000 / nanoseconds,
         _ => 100,
     }
+}
+
+/// Returns the time in seconds since 1970, or 0 before that.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Returns CLOCK_MONOTONIC in nanoseconds, as perf records have it.

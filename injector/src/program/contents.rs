@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use blake3::{Hash, Hasher};
 use gprofinject_abi::plan::FileVersion;
@@ -16,8 +15,7 @@ use crate::os::mapped::Mapped;
 use crate::os::sys;
 
 /// A file's contents. What is kept for the length of a run is read, unless it is long or [old](is_old): a build may run a program and
-/// overwrite its file later, and the end of a mapped file that is truncated would end this process. What others than root and the user can
-/// have written is read as well.
+/// overwrite its file later, which would then have other names. What others than root and the user can have written is read as well.
 pub(crate) struct Contents {
     bytes: Bytes,
     /// See [`settled`].
@@ -192,8 +190,7 @@ pub(crate) fn is_old(version: &FileVersion) -> bool {
     /// In seconds.
     const OLD: u64 = 3600;
     let [.., mtime, _, ctime, _] = *version;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    now.saturating_sub(mtime.max(ctime)) > OLD
+    sys::unix_seconds().saturating_sub(mtime.max(ctime)) > OLD
 }
 
 /// Returns the version of a file. Each later change of the contents makes another one: it gives the inode a new time, which cannot be set
@@ -203,7 +200,7 @@ fn settled(file: &File) -> Option<FileVersion> {
     /// The coarsest times of common file systems, in seconds.
     const COARSE: i64 = 2;
     let metadata = file.metadata().ok()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
+    let now = sys::unix_seconds() as i64;
     let last = metadata.mtime().max(metadata.ctime());
     if now.saturating_sub(last) <= COARSE || sys::is_open_for_writing(file) == Some(true) {
         return None;
@@ -257,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_has_not_changed_for_an_hour_is_old() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let now = sys::unix_seconds();
         let version = |mtime, ctime| [1, 2, 3, now - mtime, 0, now - ctime, 0];
         assert!(is_old(&version(7200, 4000)) && is_old(&version(1 << 30, 3700)));
         // The time of the last modification can be set, that of the last change cannot.

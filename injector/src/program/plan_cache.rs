@@ -85,7 +85,7 @@ impl PlanCache {
 
     fn at(path: Option<PathBuf>, bytes: Option<u64>, voice: Voice) -> PlanCache {
         let (fresh, writers) = (Mutex::default(), Mutex::default());
-        let (since, full) = (entry::seconds() as i64, Arc::default());
+        let (since, full) = (sys::unix_seconds() as i64, Arc::default());
         PlanCache {
             path,
             voice,

@@ -40,7 +40,7 @@ pub struct Extension {
     pub hits: Option<Hits>,
     #[prost(message, optional, tag = "13")]
     pub blocks: Option<Blocks>,
-    /// The digest of each module, or 0.
+    /// The digest of each module, or 0. Digests of another kind had the tag 14.
     #[prost(fixed64, repeated, tag = "24")]
     pub digests: Vec<u64>,
     #[prost(message, optional, tag = "15")]

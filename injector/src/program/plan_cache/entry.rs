@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gprofinject_abi::plan::{FileVersion, MAGIC as PLAN_MAGIC, PlanEnd};
 use gprofinject_abi::region::PAGE;
@@ -90,7 +89,7 @@ pub(super) fn read(folder: &PrivateFolder, key: &Key) -> Option<(Entry, File)> {
 
 /// Gives the file the time of change by which it is recognised as checked, and notes that it is used now.
 fn mark_used(file: &File, trailer: &Trailer) {
-    let last_access = Timespec { tv_sec: seconds() as i64, tv_nsec: 0 };
+    let last_access = Timespec { tv_sec: sys::unix_seconds() as i64, tv_nsec: 0 };
     let last_modification =
         Timespec { tv_sec: trailer.written as i64, tv_nsec: start_of_system().unwrap_or(0).into() };
     // On a file system that is mounted read-only, its age does not matter.
@@ -106,11 +105,6 @@ fn start_of_system() -> Option<u32> {
         let first = *blake3::hash(&identity).as_bytes().first_chunk()?;
         Some(u32::from_le_bytes(first) % 999_999_999 + 1)
     })
-}
-
-/// The time in seconds since 1970.
-pub(super) fn seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Whether a file has this user as owner, the right mode, one name, and not too few bytes.
@@ -215,7 +209,7 @@ fn write_parts(
         write_sparse(file, piece)?;
     }
     let end = PlanEnd { plan, magic: PLAN_MAGIC };
-    let (written, contents) = (seconds(), *contents.finalize().as_bytes());
+    let (written, contents) = (sys::unix_seconds(), *contents.finalize().as_bytes());
     let mut trailer =
         Trailer { image_len, decisions_len, written, contents, own: contents, magic: MAGIC, end };
     trailer.own = sum_of_trailer(key, &trailer);

@@ -4,11 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, Mode, Stat};
 
-use crate::os::sys::ARENA;
+use crate::os::sys::{self, ARENA};
 use crate::program::plan_cache::entry::{self, Source};
 use crate::program::plan_cache::key::{FILE, Key, PLAN};
 use crate::store::private_folder::{Distrust, PrivateFolder};
@@ -126,7 +125,7 @@ impl Shelf {
     /// The folder cannot be read.
     pub(super) fn tidy(&self) -> io::Result<()> {
         self.unchecked.set(0);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let now = sys::unix_seconds() as i64;
         let written = self.written.borrow();
         let mut entries = Vec::new();
         for name in self.folder.names()? {

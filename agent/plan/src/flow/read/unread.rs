@@ -15,8 +15,8 @@ use std::ops::Range;
 
 /// Bytes that are searched in one piece.
 const PIECE: u64 = 1 << 20;
-/// The number of pieces above which each is worth a turn of a thread, in however few functions.
-const FEW: usize = 16;
+/// So many bytes are as much work as a function.
+const FUNCTION: u64 = 1 << 8;
 /// The number of bytes by which two pieces overlap: more than the longest instruction has.
 const OVERLAP: u64 = 16;
 /// Bytes of a displacement or an address.
@@ -51,8 +51,9 @@ pub(crate) fn references(image: &Image, rest: &[Range<u64>]) -> References {
         }
     }
     // Most programs have only a few such bytes, for which a thread costs more than it saves.
-    let parts = if pieces.len() > FEW { pieces.len() } else { parallel::parts(image.functions.len()) };
-    let batch = pieces.len().div_ceil(parts).max(1);
+    let bytes: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
+    let work = image.functions.len().max((bytes / FUNCTION) as usize);
+    let batch = pieces.len().div_ceil(parallel::parts(work)).max(1);
     let found = parallel::each(pieces.chunks(batch).collect(), |pieces| {
         let mut found = References::default();
         for piece in pieces {

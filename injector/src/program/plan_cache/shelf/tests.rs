@@ -3,7 +3,7 @@
 use std::fs::FileTimes;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::program::plan_cache::shelf::*;
 
